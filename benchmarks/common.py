@@ -26,9 +26,9 @@ def written(out: Path) -> list[dict[str, Any]]:
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Return a table in Markdown."""
-    lines = [list(map(str, row)) for row in (head, *rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    first, *lines = (list(map(str, row)) for row in (head, *rows))
+    rule = f"|{'---|' * len(first)}"
+    return "\n".join([f"| {' | '.join(first)} |", rule, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def seconds(run: Callable[[], object]) -> float:

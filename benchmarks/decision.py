@@ -28,6 +28,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +106,11 @@ class Settings:
         named = self.given["smoke"] if self.smoke else self.given["cheats"]
         return [*named["harmful"], *(named["paying"] if self.mechanisms[mechanism].get("paid") else ())]
 
+    def splits(self, problem: str, mechanism: str) -> range:
+        """Return the splits of a problem under a mechanism: none where it cannot play it."""
+        of = self.problems[problem]
+        return range(0 if mechanism in of.get("lacks", ()) else of["splits"])
+
     def job(self, problem: str, mechanism: str, play: str, split: int) -> Job:
         """Return a run. ``play`` is "honest", a cheat, or "without " and the numbers of members."""
         of, row = self.problems[problem], self.mechanisms[mechanism]
@@ -141,7 +147,7 @@ class Settings:
             occasions: the cheats to which it gives occasion.
         """
         of = self.problems[problem]
-        yield from ((HONEST, split) for split in range(of["splits"]))
+        yield from ((HONEST, split) for split in self.splits(problem, mechanism))
         if mechanism == self.given["regimes"]["plain"] and of["clients"] <= SMALL:
             yield from itertools.product(groups_without(of["clients"]), range(of["cheated"]))
         yield from ((cheat, split) for split in range(of["cheated"]) for cheat in occasions)
@@ -444,7 +450,8 @@ class Kept:
     def _cell(self, problem: str, mechanism: str) -> Cell:
         of, cheats = self.settings.problems[problem], self.occasions(problem, mechanism)
         test, (splits, whole) = of["data"]["client_test"], self.splits[problem]
-        plays = [(HONEST, s) for s in range(of["splits"])], [*itertools.product(cheats, range(of["cheated"]))]
+        own, cheated = self.settings.splits(problem, mechanism), range(of["cheated"])
+        plays = [(HONEST, s) for s in own], [*itertools.product(cheats, cheated)]
         lines = {play: one for play in itertools.chain(*plays) if (one := self.line(problem, mechanism, *play))}
         done, planned = tuple(sum(play in lines for play in each) for each in plays), tuple(map(len, plays))
         whole = whole if cheats and all(play in lines for play in itertools.product(cheats, whole)) else []
@@ -452,10 +459,8 @@ class Kept:
             return Cell(test, done=done, planned=planned)
         honest = {s: lines[HONEST, s] for s in splits}
         alone = {s: self.lines[self.settings.job(problem, ALONE, HONEST, s).key] for s in splits}
-        order = {
-            s: np.argsort(one["sizes"] if not of["own"] else range(of["clients"]), kind="stable")
-            for s, one in alone.items()
-        }
+        ranks = {s: range(of["clients"]) if of["own"] else one["sizes"] for s, one in alone.items()}
+        order = {s: np.argsort(rank, kind="stable") for s, rank in ranks.items()}
         mains = np.array([np.array(honest[s]["main"], float)[order[s]] for s in alone])
         gains = mains - np.array([np.array(alone[s]["main"], float)[order[s]] for s in alone])
         better = np.where(np.isnan(gains), np.nan, gains > 0)
@@ -535,8 +540,8 @@ MEASURES = {
     "gain": ("mean gain", 100, "{:+z.1f} ± {:.1f}"),
     "better": ("better off, %", 100, "{:.0f}"),
     "worst": ("worst-off member", 100, "{:+z.1f} ± {:.1f}"),
-    "under": ("the others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
-    "keeps": ("the best cheat gains, %", 100, "{:+z.0f} ± {:.0f}"),
+    "under": ("others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
+    "keeps": ("best cheat, %", 100, "{:+z.0f} ± {:.0f} %"),
     "worth": ("pay and retrained share", 1, "{:+z.2f} ± {:.2f}"),
     "shift": ("largest shift", 1, "{:.2f}"),
     "any shift": ("by a cheat", 1, "{:.2f}"),
@@ -608,11 +613,34 @@ def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int, float]:
     return hits, len(of) if len(of) > 1 else 0, chance
 
 
+def answer(kept: Kept, need: Mapping[str, Any], joining: str) -> tuple[str, str, str]:
+    """Return what to take for a need where joining "pays", "does not" or "depends", what the worst-off member gains by
+    it, and of what to beware; or that the page cannot say, and why.
+    """
+    (hits, tried, _), of, given = left_out(kept, need), ready(kept, need), kept.settings.given
+    if hits < given["passes"] * tried:
+        return "cannot say", "", "the rule missed too often"
+    alike = [problem for problem in kept.settings.problems if regime(kept, problem) == joining]
+    problems = [problem for problem in alike if problem in of]
+    if not problems:
+        lacks = {p: next(name for name in need["among"] if not kept.figure(p, name, need["by"])) for p in alike}
+        why = "; ".join(f"{p} {shown(kept, p, name, need['by'])}" for p, name in lacks.items())
+        return "cannot say", "", why or "no such problem is played"
+    name = best_of(kept, need, problems)
+    if name == ALONE:
+        return f"`{name}`", "0", "nothing: no update reaches others"
+    warned = "keeps" if kept.settings.mechanisms[name].get("paid") else "under"
+    gains, beware = ("; ".join(f"{p} {shown(kept, p, name, one)}" for p in problems) for one in ("worst", warned))
+    beware = re.sub(r" (\([^)]*\))(?=; [^(;]*\1)", "", beware)  # what the next problem names, too, is named there
+    take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
+    return f"{take}{', provisionally' * (tried < given['least'])}", gains, "the others: " * (warned == "under") + beware
+
+
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
-    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or that it is unplayed."""
+    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or why there is none."""
     cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
     if (figure := kept.figure(problem, mechanism, measure)) is None:
-        return "unplayed"
+        return "without honest pay" if np.isnan(cell.values.get(measure, 0.0)).all() else "unplayed"
     cheat = f" ({cell.chosen[measure]})" if measure in CHEATS and measure in cell.chosen else ""
     return form.format(factor * figure.mean, factor * figure.half) + cheat
 
@@ -643,42 +671,25 @@ def advice(kept: Kept) -> list[str]:
     """Return what the decision page has of the kept runs: the regimes, what to take for each need, the picture."""
     settings, plain = kept.settings, kept.settings.given["regimes"]["plain"]
     done, planned = (sum(sum(getattr(cell, name)) for cell in kept.cells.values()) for name in ("done", "planned"))
-    found, asked = {problem: regime(kept, problem) for problem in settings.problems}, ("gain", "better", "worst")
-    named = [(problem, of["title"]) for problem, of in settings.problems.items() if found[problem]]
-    rows = [[title, *(shown(kept, name, plain, one) for one in asked), found[name] or ""] for name, title in named]
-    whole = pictured(kept)
-    part = [problem for problem in found if problem not in whole]
-    split = f"In the picture: {', '.join(whole) or 'none'}; in part: {', '.join(part) or 'none'}"
-    lines = [f"Played: {done:,} of at least {planned:,} runs. {split}.", ""]
+    known, asked = {p: word for p in settings.problems if (word := regime(kept, p))}, ("gain", "better", "worst")
+    titles = {problem: settings.problems[problem]["title"] for problem in known}
+    rows = [[titles[p], *(shown(kept, p, plain, one) for one in asked), word] for p, word in known.items()]
+    drawn = pictured(kept)
+    apart = ", ".join(problem for problem in settings.problems if problem not in drawn)
+    lines = [f"Played: {done:,} of at least {planned:,} runs. Not in the picture: {apart or 'none'}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
-    kinds: dict[tuple[str, ...], list[list[str]]] = {}  # needs with the same answer share a row
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}  # needs with the same answers share their rows
     for need in settings.given["needs"]:
-        (hits, tried, chance), of = left_out(kept, need), ready(kept, need)
-        if hits < settings.given["passes"] * tried:
-            row = kinds.setdefault(("any", "cannot say", "", ""), [[], []])
-            row[0].append(need["asks"])
-            row[1].append(f"{hits} of {tried}; at random {chance:.1f}")
-            continue
-        for joining in [word for word in REGIMES if word in of.values()]:
-            problems = [problem for problem in of if of[problem] == joining]
-            name = best_of(kept, need, problems)
-            warned = "keeps" if settings.mechanisms[name].get("paid") else "under"
-            each = [[f"{p} {shown(kept, p, name, one)}" for p in problems] for one in ("worst", warned)]
-            figures, beware = map("; ".join, each)
-            beware = f"{MEASURES[warned][0]}: {beware}"
-            if name == ALONE:
-                figures, beware = "0", "nothing: no update reaches others"
-            take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
-            take += ", provisionally" if tried < settings.given["least"] else ""
-            row = kinds.setdefault((joining, take, figures, beware), [[], []])
-            row[0].append(need["asks"] if not row[0] else f"{need['asks'][:1].lower()}{need['asks'][1:]}")
-            row[1].append(f"{hits} of {tried}; at random {chance:.1f}" if not row[1] else f"{chance:.1f}")
-        if not of:
-            kinds["", "not played yet", "", ""] = [[need["asks"]], []]
-    said = ["; ".join(asks) for asks, _ in kinds.values()]  # once for the rows of one federation
-    begins = [asks if asks != before else "" for asks, before in zip(said, ["", *said], strict=False)]
-    kinds_of = zip(begins, kinds.items(), strict=True)
-    rows = [[asks, *row, ", ".join(left) if asks else ""] for asks, (row, (_, left)) in kinds_of]
+        answers = tuple(answer(kept, need, joining) for joining in REGIMES)
+        groups.setdefault((answers, left_out(kept, need)[:2]), []).append(need)
+    rows = []
+    for (answers, (hits, tried)), needs in groups.items():
+        asks = "; ".join([needs[0]["asks"], *(f"{need['asks'][:1].lower()}{need['asks'][1:]}" for need in needs[1:])])
+        left = f"{hits} of {tried}; at random {', '.join(f'{left_out(kept, need)[2]:.1f}' for need in needs)}"
+        for one in dict.fromkeys(answers):
+            words = [joining for joining, other in zip(REGIMES, answers, strict=True) if other == one]
+            begins = (asks, left) if one == answers[0] else ("", "")
+            rows.append([begins[0], "any" if len(words) == len(REGIMES) else ", ".join(words), *one, begins[1]])
     head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
     return [*lines, *wide(head, rows)[:-1]]
 

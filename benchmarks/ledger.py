@@ -57,12 +57,7 @@ def rounds(folder: Path, url: str) -> dict[str, tuple[float, float]]:
     seconds: dict[str, list[tuple[float, float]]] = {}
     ledger, reader = (Ledger.open(folder / "rounds.jsonl", read_only=only) for only in (False, True))
     for number in range(3):
-        for name, new in (
-            ("grants", grants()),
-            ("bids", bids()),
-            ("settled", settled()),
-            ("one for all", shared()),
-        ):
+        for name, new in (("grants", grants()), ("bids", bids()), ("settled", settled()), ("one for all", shared())):
             step = [Transaction(f"{number} {t.step}", t.kind, t.postings, t.memo) for t in new]
             begun = time.perf_counter()
             ledger.post(number, step)

@@ -57,9 +57,12 @@ def digests(job, folder):
                 found[f"rounds/{record.stem}: {name}"] = digest(arrays[name])
     if (folder / "ledger.db").exists():
         with sqlite3.connect(folder / "ledger.db") as books:
+            by_ids = "account_id" in {column[1] for column in books.execute("pragma table_info(postings)")}
             found["ledger: postings"] = text([list(row) for row in books.execute(
                 "select t.round, t.step, t.kind, a.name, p.amount from postings p join transactions t on"
-                " t.id = p.transaction_id join accounts a on a.id = p.account_id order by t.number, p.line")])
+                " t.id = p.transaction_id join accounts a on a.id = p.account_id order by t.number, p.line" if by_ids
+                else "select round, step, kind, account, amount from postings join transactions using (book, number)"
+                " order by number, line")])
         found["ledger: balances"] = text(sorted(run.book.balances.items()))
         found["ledger: head"] = run.book.head
     return found

@@ -2,7 +2,9 @@
 
 import importlib
 import shutil
+from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,11 +29,10 @@ def rigged(decision: ModuleType, keeps: Mapping[str, tuple[float, float]], gain:
     kept.settings = decision.read_settings()
     spread = np.linspace(-0.01, 0.01, 6)
     cells = {(p, name): decision.Cell(0.3) for p in kept.settings.problems for name in kept.settings.mechanisms}
-    for problem, (first, second) in keeps.items():
-        for name in kept.settings.mechanisms:
-            values = {"gain": gain + spread, "better": np.full(6, gain > 0, float), "worst": gain + spread}
-            values |= {"keeps": (first if name == "ipfl" else second) + spread[::-1]}
-            cells[problem, name] = decision.Cell(0.3, values)
+    for (problem, (first, second)), name in product(keeps.items(), kept.settings.mechanisms):
+        values = {"gain": gain + spread, "better": np.full(6, gain > 0, float), "worst": gain + spread}
+        values |= {"keeps": (first if name == "ipfl" else second) + spread[::-1]}
+        cells[problem, name] = decision.Cell(0.3, values)
     kept.__dict__["cells"] = cells
     return kept
 
@@ -59,26 +60,33 @@ def test_a_left_out_problem_is_decided_by_the_others(
     assert decision.best_of(kept, trade, [first]) == "ipfl_posted"
 
 
+def test_every_answer_to_the_questions_has_one_row(decision: ModuleType) -> None:
+    kept = rigged(decision, {"loans": (0.0, 0.0)})  # joining pays there, and nothing else is played
+    for text in ((decision.MECHANISMS / "index.md").read_text(), "\n".join(decision.advice(kept))):
+        asks, found = "", Counter[tuple[str, str]]()
+        for first, joining, take, *why in [one.split(" | ") for one in text.splitlines() if one.count("|") == 7][2:]:
+            asks = first.strip("| ").lower() or asks
+            found.update(product(asks.split("; "), decision.REGIMES if joining == "any" else joining.split(", ")))
+            assert why[take == "cannot say"]  # what the worst-off member gains, or why the page cannot say
+        assert found == Counter(product((of["asks"].lower() for of in kept.settings.given["needs"]), decision.REGIMES))
+
+
 def test_every_planned_run_is_an_experiment_and_a_cheats_shift_is_its_own(decision: ModuleType) -> None:
     settings = decision.read_settings()
-    for problem in settings.problems:
-        for mechanism in settings.mechanisms:
-            assert settings.job(problem, mechanism, "honest", 3).experiment.data.seed == 3
+    for of in product(settings.problems, settings.mechanisms):
+        assert settings.job(*of, "honest", 3).experiment.data.seed == 3
     honest, cheat = (decision.work(settings.job("digits", "fedavg", p, 9), int, "") for p in ("honest", "update x50"))
-    assert decision.people_of(cheat) == [1]
     assert cheat["shift"] > 10 * honest["shift"] > 0
-    assert len(cheat["main"]) == 8
+    assert (decision.people_of(cheat), len(cheat["main"])) == ([1], 8)
 
 
 def test_the_pages_are_what_is_kept(decision: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("index.md", "measured.csv", "decision.csv"):
-        shutil.copy(decision.MECHANISMS / name, tmp_path)
+    shutil.copytree(decision.MECHANISMS, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(decision, "MECHANISMS", tmp_path)
     assert decision.main(["--check"]) == 0
     page = tmp_path / "index.md"
     page.write_text(page.read_text().replace("Played: ", "Played: 1"))
-    assert decision.main(["--check"]) == 1
-    assert decision.main(["--only", "nobody"]) == 2
+    assert [decision.main(words) for words in (["--check"], ["--only", "nobody"])] == [1, 2]
 
 
 def test_settings_that_name_what_is_not_there_are_refused(decision: ModuleType, tmp_path: Path) -> None:

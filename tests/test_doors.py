@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mistaken import mistakes
 
 import hanse
+from hanse.flower import server_app, table
 
 ROWS = np.random.default_rng(0).normal(size=(80, 2))
 SHOPS = (ROWS, (ROWS.sum(1) > 0).astype(int), np.array(["Bremen", "Visby"] * 40))
@@ -20,7 +22,7 @@ DOORS: dict[Callable[..., Any], dict[str, Any]] = {
     hanse.Experiment: {"mechanism": "fedavg"},
     hanse.shapley: {"worth": len, "names": ["a", "b", "c"]},
 }
-# a path that is none is Python's own TypeError, and so is what a function of the user's own raises
+# what a function of the user's own raises is Python's own error; paths are below
 AT = [
     (door, name)
     for door in DOORS
@@ -51,3 +53,13 @@ def test_what_is_no_run_has_no_facts() -> None:
     for odd in VALUES:
         with pytest.raises(hanse.UserError):
             hanse.facts(odd)
+
+
+def test_what_is_no_path_is_refused_by_the_name_of_its_argument() -> None:
+    doors = [(hanse.load, "path"), (hanse.resume, "path"), (hanse.Experiment.read, "path"), (hanse.run, "out"),
+             (hanse.who_gains, "out"), (server_app, "out"), (table, "file")]  # fmt: skip
+    others = {server_app: {"experiment": OF_DIGITS, "members": 2}, table: {"schema": __file__}}
+    for odd in (b"x", True, 2.5, [], int, {"a": "b"}):
+        for door, name in doors:
+            [line] = mistakes(door, **{**DOORS.get(door, others.get(door, {})), name: odd})
+            assert line.startswith(f"{name}: {odd!r}: ")

@@ -262,6 +262,22 @@ def test_numbers_with_a_few_other_spellings_are_told_with_file_and_remedy(differ
     assert (made.columns["pressure"].kind, made.columns["pressure"].gaps, made.warnings) == ("numbers", True, [])
 
 
+@pytest.mark.parametrize("role", ["target", "client_column", "group", "time"])
+def test_a_column_that_is_said_to_be_two_things_is_named(tmp_path: Path, role: str) -> None:
+    tables, said = read_sites(written(tmp_path)), {**SAID, "client_column": "ward", "time": "admitted"}
+    for given, out in ((said, [said[role]]), *[({**said, role: "outcome"}, [])] * (role != "target")):
+        with pytest.raises(UnfitTableError, match=rf"^column '{given[role]}': is both \w+ and \w+") as wrong:
+            draft(tables, given, leave_out=out)
+        assert role in str(wrong.value)
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_what_stands_between_columns_may_stand_in_a_quoted_name(tmp_path: Path, between: str) -> None:
+    names = ["age, in years; at first; at last", "height\nin\tcm", "y"]
+    pd.DataFrame([[1, 2, 3]], columns=names).to_csv(tmp_path / "a.csv", index=False, sep=between, quoting=1)
+    assert [*CsvTable.read(tmp_path / "a.csv").columns] == names
+
+
 def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
     files = written(tmp_path)
     with pytest.raises(UnfitTableError) as wrong:

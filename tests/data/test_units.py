@@ -1,6 +1,7 @@
 """Units and times: no split divides a unit, later rows are never trained on, and intervals count units."""
 
 import math
+import time
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build
 from hanse.data.build import with_own
 from hanse.data.spec import parse_spec
-from hanse.data.units import split_times, split_units
+from hanse.data.units import split_times, split_units, times_of
 from hanse.games.jackknife import split_error
 from hanse.lab.joining import _mean
 from hanse.learning.intervals import difference, sample_blocks, unit_error, wilson
@@ -102,6 +103,20 @@ def test_all_forms_name_units():
         whole = np.concatenate([data.train.units.numpy(), data.test.units.numpy()])
         sizes = sorted(np.unique(whole, return_counts=True)[1].tolist())
         assert sizes == sorted(frame.groupby("patient").size().tolist())
+
+
+def test_all_forms_of_one_moment_are_one_time(monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setenv("TZ", "Europe/Berlin")  # where the machine stands is no matter
+    time.tzset()
+    moment = pd.Series([pd.Timestamp("2020-10-25 00:30:00.25")])
+    columns = [moment, moment.dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")]
+    columns += [moment.to_numpy().astype(f"datetime64[{unit}]") for unit in ("ms", "us", "ns", "D")]
+    columns += [moment.astype("timestamp[ms][pyarrow]"), moment.dt.date.astype("date32[pyarrow]")]
+    found = [times_of(one, "data").item() for one in columns]
+    assert found == [1603585800.25] * 5 + [1603584000, 1603585800.25, 1603584000]
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.mark.parametrize("cut", ["each_client", "all_clients"])
@@ -327,7 +342,7 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
         runs.append(run(experiment, data=frame, value=True, out=out))
     about = runs[0].record.about
     assert "'patient'" in about.doubt
-    assert runs[0].record.coded_doubts[0] == ("data", f"{about.doubt}.")
+    assert runs[0].record.coded_doubts[0] == ("data", {"said": f"{about.doubt}."})
     assert invoice(tmp_path / "run1", "100", "EUR").total == 10_000
     with pytest.raises(UserError):
         invoice(tmp_path / "run0", "100", "EUR")

@@ -8,7 +8,11 @@ import hanse
 
 
 def experiment(**clients: Any) -> hanse.Experiment:
-    sections = {"data": {"partition": {"alpha": 0.3}}, "train": {"lr": 0.05}, "engine": {"train": "stacked"}}
+    sections = {
+        "data": {"partition": {"alpha": 0.3}, "client_test": 0.2},
+        "train": {"lr": 0.05},
+        "engine": {"train": "stacked"},
+    }
     mechanism = {"name": "fedavg", "clients_per_round": 4, "value": "exact"}
     return digits(mechanism, 8, 12, **sections, behaviour={"noisy": {"sigma": 1.0}}, clients=clients)
 
@@ -29,6 +33,8 @@ def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:
         if total[seat["client"]] < 0:
             gone[seat["client"]] = seat["round"]
     assert len({c for c, r in gone.items() if r < 11}) == 8 - present[-1]
+    for round, tests in leaving.tests.items():  # nor is it asked to test
+        assert {*tests["tested"].tolist()} == {*range(8)} - {c for c, r in gone.items() if r < round}
     assert sum(m["bytes/up"] for m in leaving.metrics) < sum(m["bytes/up"] for m in loyal.metrics)
 
 

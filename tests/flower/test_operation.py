@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from hanse.flower.operator_key import signing_key
 from hanse.ledger import run_ledger
 from hanse.runs import recomputable
 from hanse.runs.guards import completed
-from hanse.wings.operate import backup, checks, serve
+from hanse.wings.operate import backup, checks, serve, warm_process
 from hanse.wings.operate.backup import back_up, restore
 from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
@@ -227,6 +228,21 @@ def test_a_sound_network_has_code_0_and_another_1(network: Loopback, tmp_path: P
     assert invoke(*words).exit_code == 1
     for nothing in (tmp_path, tmp_path / "none"):
         assert isinstance(invoke("network", "check", nothing).exception, hanse.UserError)
+
+
+def test_a_warm_process_is_started_again_where_nodes_that_run_look_for_it(
+    network: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import sys, time; open(sys.argv[1], 'x'); time.sleep(600)"
+    monkeypatch.setattr(warm_process, "starting", lambda path, imports: [sys.executable, "-c", program, str(path)])
+    runs(network, "node0")
+    places = set[Path]()
+    for _ in range(2):
+        network.start_node(0)
+        places.add(Path(json.loads((network.folder / "keeper.json").read_text())))
+        assert network.processes.stop("keeper", kill=True) == []
+    [place] = places
+    shutil.rmtree(place.parent)
 
 
 def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:

@@ -1,6 +1,7 @@
 """Processes by pid file, certificates and keys, the warm keeper: each alone."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from deployed import until
 
+from hanse.wings.operate import warm_process
 from hanse.wings.operate.processes import Processes, end
 from hanse.wings.operate.warm_process import COMMAND, SOCKET, link
 
@@ -65,6 +67,26 @@ def test_without_a_keeper_the_command_says_so_and_starts_flowers_own(tmp_path: P
     assert done.returncode == 0
     assert "starting cold" in done.stderr
     assert "--runtime-api-address" in done.stdout
+
+
+@pytest.mark.parametrize("keeper", ["stands still", "dies"])
+def test_nobody_waits_for_a_keeper_that(keeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / COMMAND).write_text("#!/bin/sh\necho cold $1")
+    (tmp_path / COMMAND).chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(warm_process, "WAIT_S", 0.5 if keeper == "stands still" else 60.0)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "keeper"))
+        server.listen()
+        command, env = [link(tmp_path / "warm") / COMMAND, "--help"], {SOCKET: str(tmp_path / "keeper")}
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as message:
+            if keeper == "dies":
+                caller, _ = server.accept()
+                with caller, caller.makefile("rb") as lines:
+                    assert lines.readline().endswith(b"\n")
+            assert message.stdout is not None
+            assert message.stdout.readline() == "cold --help\n"
 
 
 def test_what_a_process_started_in_a_group_of_its_own_ends_with_it_too(tmp_path: Path) -> None:

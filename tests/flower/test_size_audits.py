@@ -15,6 +15,7 @@ from network_rehearsal import NetworkRehearsal, rehearse_network
 from test_flower_in_process import grid_of
 from test_letters import books
 from test_operation import begun
+from watching import After
 
 from hanse.base.errors import UserError
 from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
@@ -26,12 +27,14 @@ from hanse.flower import link
 from hanse.flower.client import client_app
 from hanse.flower.members import Orders, give
 from hanse.ledger import run_ledger
+from hanse.ledger.note import load_key
 from hanse.runs.round import finish, play_round
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
 from hanse.wings.operate.checks import findings
 
 AUDITOR = Ed25519PrivateKey.generate()
+SIZES = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()]}
 UNANSWERED = "the audit was not answered"
 DATA: dict[int, ClientData] = {}
 
@@ -48,8 +51,7 @@ def small(tmp_path: Path) -> Iterator[NetworkRehearsal]:
 
 def audited(tmp_path: Path, mechanism: Any, **sections: Any) -> Iterator[NetworkRehearsal]:
     """Yield a network whose members prove their sizes to an auditor."""
-    sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "leaves": 20}
-    found = rehearse_network(mechanism, tmp_path / "nodes", sizes=sizes, **sections)
+    found = rehearse_network(mechanism, tmp_path / "nodes", sizes={**SIZES, "leaves": 20}, **sections)
     key_file(tmp_path / "auditor.pem", AUDITOR)
     here = build(found.experiment.data)
     DATA.update({i: ClientData.of(here, i) for i in range(4)})
@@ -119,17 +121,10 @@ def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key_file(tmp_path / "auditor.pem", AUDITOR)
-    exp = books(sizes={"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()]})
-    project, waited = begun(tmp_path / "project"), list[str]()
-
-    def goes_on(seconds: float) -> None:
-        """The server waits; its operator says that it goes on."""
-        if (why := Orders.read(project.folder / "run").paused) is not None:
-            waited.append(why.rpartition("client ")[2])
-            give(project.folder / "run", "go-on", "nobody comes")
-
-    monkeypatch.setattr(link.time, "sleep", goes_on)
-    play(grid_of(exp, tmp_path / "nodes"), exp, project.folder / "run")
+    exp, project = books(sizes=SIZES), begun(tmp_path / "project")
+    waited = going_on(project.folder / "run", monkeypatch)
+    own = After(0, lambda: give(project.folder / "run", "pause", "a disk"))  # which does not hide the other
+    play(grid_of(exp, tmp_path / "nodes"), exp, project.folder / "run", own)
     assert [one.args[0] for one in caplog.records if one.name == "hanse.network" and UNANSWERED in one.args] == [1] * 5
     assert waited == ["0, 1, 2, 3, 4"]  # before it costs them anything
     for state in ("fine", "warning"):  # once the run is over, and before
@@ -138,6 +133,33 @@ def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
         monkeypatch.setattr(run_ledger, "latest_claim", lambda _: None)
     (tmp_path / "nodes" / "node0" / "run").rename(tmp_path / "nodes" / "node0" / "rehearsal")
     assert "in round 1" in audit(tmp_path, 0)
+
+
+def going_on(run: Path, monkeypatch: pytest.MonkeyPatch, *orders: Any) -> list[str]:
+    """Return for whom a server waits, whose operator then gives these orders and lets it go on."""
+    waited = list[str]()
+
+    def goes_on(seconds: float) -> None:
+        if (why := Orders.read(run).paused) is not None:
+            waited.append(why.rpartition("client ")[2])
+            for order in (*orders, ("go-on", "nobody comes")):
+                give(run, *order)
+
+    monkeypatch.setattr(link.time, "sleep", goes_on)
+    return waited
+
+
+def test_a_member_that_is_away_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exp, run = books(sizes=SIZES, clients={"exit": {"bond": "returned"}}), tmp_path / "run"
+    waited = going_on(run, monkeypatch, ("expel", "is away", 2))
+    played = play(grid_of(exp, tmp_path / "nodes"), exp, run)
+    assert (len(played.metrics), waited) == (3, ["0, 1, 2, 3, 4"])
+
+
+def test_a_network_asks_more_than_once_since_auditors_sign_in_between(tmp_path: Path) -> None:
+    exp = books(sizes={**SIZES, "repeats": 0})
+    with pytest.raises(UserError, match=r"sizes\.repeats: 0: "):
+        play(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run")
 
 
 def test_bonds_of_audits_that_no_auditor_came_to_go_back_at_the_end(small: NetworkRehearsal) -> None:
@@ -185,8 +207,11 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
     key_file(tmp_path / "stranger.pem", Ed25519PrivateKey.generate())
     first = play_round(small.session, small.start)
     assert "another root" in audit(tmp_path, 0, shown=1)
-    assert audit(tmp_path, 1, key="stranger.pem") == ""
-    assert audit(tmp_path, 2) == ""
+    assert "--key" in audit(tmp_path, 1, key="stranger.pem")
+    assert [audit(tmp_path, c) for c in (1, 2)] == [""] * 2
+    stranger = load_key(tmp_path / "stranger.pem").public_key().public_bytes_raw().hex()
+    own = home(tmp_path, 1) / "audit-signed.json"
+    own.write_text(json.dumps(json.loads(own.read_text()) | {"auditor": stranger}))
     forged = home(tmp_path, 2) / "audit-signed.json"
     text = forged.read_text()
     signature = text.split('"signature": "')[1][:128]

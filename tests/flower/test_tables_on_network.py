@@ -155,7 +155,6 @@ def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: P
     for words in (
         ["schema", *files(), "--target", "ill"],  # is there already
         ["schema", "none.csv", "--target", "ill", "--out", "x.toml"],
-        ["schema", "schema.toml", *files(), "--group", "none", "--out", "x.toml"],
         ["schema", *files(), "--target", "sick", "--out", "x.toml"],
         ["schema", *files(), "--target", "ill", "--statistics", "mine", "--out", "x.toml"],
         ["new", "farm", "--table", "Basel.csv"],
@@ -163,3 +162,16 @@ def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: P
     ):
         with pytest.raises(hanse.UserError):
             invoke(*words, catch_exceptions=False, standalone_mode=False)
+    told = {"--client": "a", "--group": "none", "--leave-out": "seen", "--gap": "n/d", "--statistics": "agreed",
+            "--test": "0.2", "--validation": "0"}  # fmt: skip
+    for drafts in (["schema.toml", *files()], ["schema.toml", "again.toml"]):
+        words = ["schema", *drafts, *(word for pair in told.items() for word in pair), "--out", "x.toml"]
+        with pytest.raises(hanse.UserError) as wrong:
+            invoke(*words, catch_exceptions=False, standalone_mode=False)
+        assert [line.split(":")[0] for line in wrong.value.lines] == [*told]
+    with pytest.raises(hanse.UserError) as wrong:
+        hanse.who_gains(
+            {"schema": "schema.toml", "files": files()}, client="a", model="logistic", mechanisms="fedavg", test=0.2,
+            statistics="pooled", cut="all_clients", splits=2,
+        )  # fmt: skip
+    assert [line.split(":")[0] for line in wrong.value.lines] == ["client", "statistics", "cut", "test", "splits"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hanse.data.schema import UnfitTableError
 from hanse.flower import warm_memory
 from hanse.flower.client import table
 from hanse.flower.warm_memory import SOCKET, asked, remembered
@@ -85,5 +86,13 @@ def test_a_table_is_prepared_once_and_anew_when_it_changes(
     file.write_text("\n".join(ROWS[:-1]))
     assert len(table(file, schema).train) < len(first.train)
     assert len(kept) == 1  # a row that its owner has deleted is nowhere
+    for odd in ([*ROWS, "31,perhaps"], None):  # nor is a table in whose place there is one that does not fit, or none
+        file.write_text("\n".join(ROWS))
+        assert (len(table(file, schema).train), len(kept)) == (len(first.train), 1)
+        file.unlink() if odd is None else file.write_text("\n".join(odd))
+        with pytest.raises(UnfitTableError):
+            table(file, schema)
+        assert not kept
+    file.write_text("\n".join(ROWS))
     monkeypatch.setenv(SOCKET, str(tmp_path / "nobody"))
     assert torch.equal(table(file, schema, site="b").train.x, table(file, schema).train.x)

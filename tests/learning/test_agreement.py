@@ -51,8 +51,8 @@ def test_the_models_of_the_house_keep_the_engine_that_was_chosen(name: str, choi
 @pytest.fixture(autouse=True)
 def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of comparisons without a difference, which is empty for each test."""
-    monkeypatch.setattr(agreement, "AGREED", tmp_path / "agreed.txt")
-    return tmp_path / "agreed.txt"
+    monkeypatch.setattr(agreement, "cache_dir", lambda: tmp_path / "cache")
+    return tmp_path / "cache" / "agreed.txt"
 
 
 @pytest.fixture
@@ -88,6 +88,11 @@ def test_the_same_layers_on_the_same_shapes_are_compared_once(compared: list[str
     settled(perceptron(nn.ReLU()))
     assert len(compared) == 4
     assert len(set(agreed.read_text().split())) == 4
+    agreed.unlink()
+    agreed.parent.rmdir()
+    agreed.parent.touch()  # where nothing can be kept, all are compared
+    assert [settled(perceptron(nn.ReLU())) for _ in range(2)] == [[], []]
+    assert len(compared) == 6
 
 
 def test_another_torch_or_another_engine_is_compared_anew(

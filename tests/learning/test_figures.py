@@ -15,6 +15,12 @@ def test_hanses_own_metrics_are_better_the_same_way() -> None:
     assert {key: less_is_better(key) for key in _READINGS} == {k: r.less_is_better for k, r in _READINGS.items()}
 
 
+@pytest.mark.parametrize("name", ["evalLoss", "mlogloss", "val/RMSE", "test-error_1", "MSELoss", "Top5Errors"])
+def test_a_word_of_the_name_says_which_way_is_better(name: str) -> None:
+    assert less_is_better(name)
+    assert not any(map(less_is_better, (f"neg_{name}", "himself_score", "blossom", "maestro")))
+
+
 @pytest.mark.parametrize(
     ("names", "utility", "found"),
     [
@@ -27,6 +33,8 @@ def test_hanses_own_metrics_are_better_the_same_way() -> None:
         (["f1", "eval_loss"], "loss", "eval_loss"),
         (["f1", "eval_loss"], "eval", None),
         (["Accuracy"], "accuracy", "Accuracy"),
+        (["vaccinated", "topAcc@1"], None, "topAcc@1"),
+        (["vaccinated", "blossoms"], "accuracy", None),
     ],
 )
 def test_which_figure_counts(names: list[str], utility: str | None, found: str | None) -> None:
@@ -45,6 +53,7 @@ def test_what_a_function_returns_is_read() -> None:
 def test_loss_and_accuracy_under_whatever_names() -> None:
     figures = {"eval_loss": 0.5, "acc": 0.75}
     assert (loss_of(figures), accuracy_of(figures)) == (0.5, 0.75)
+    assert math.isnan(accuracy_of({"loss": 1.0, "vaccinated": 0.7}))
     assert math.isnan(accuracy_of({"accuracy": 87.5}))  # percent is no share
     assert math.isnan(loss_of({"f1": 1.0}))
     with pytest.raises(UserError, match=r"value: 'los'.*'loss'"):

@@ -137,7 +137,7 @@ def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss:
     found = game.many(clubs)
     metric, sign = build_metric(utility, 2), -1 if utility == "log_loss" else 1
     shares = torch.tensor([1.0, 2.0, 3.0])
-    for club, worth, without in zip(clubs, found, game.without_block, strict=True):
+    for club, worth, without in zip(clubs, found, game.for_errors, strict=True):
         q = shares[list(club)]
         model = (q[:, None] * updates[list(club)]).sum(0) / q.sum() if club else row
         [made] = SequentialEngine(problem).outputs(model[None], pool)

@@ -85,7 +85,7 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
     assert said["ok"]
     assert said["receipts"] > 10
     with closing(sqlite3.connect(folder / "ledger.db")) as connection:
-        connection.execute("UPDATE postings SET amount = amount + 1 WHERE transaction_id = 3 AND line = 0")
+        connection.execute("UPDATE postings SET amount = amount + 1 WHERE number = 3 AND line = 0")
         connection.commit()
     code, out, err = run_hanse("ledger", "verify", folder)
     assert code == 1

@@ -1,5 +1,6 @@
 """The list of words: whatever parts and settings name stands in it, and what has no effect is refused."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from mistaken import mistakes
 import hanse
 from hanse.base.wings import Names, Wing, absent
 from hanse.core.part import Mechanism
-from hanse.mechanisms.fits import FORBIDS, WARNS, WORDS, said, unmet_needs
+from hanse.mechanisms.fits import FORBIDS, WARNS, WORDS, meaning, said, unmet_needs
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 from hanse.runs.setup import build
 
@@ -33,6 +34,17 @@ def test_what_is_forbidden_or_required_is_a_word_or_a_setting() -> None:
         section, key = word.split(".")
         kind = hanse.Experiment.kinds().get(section)
         assert section == "behaviour" or (absent() if kind is None else key in kind.model_fields), word
+
+
+def test_what_a_part_lacks_is_told_with_what_gives_it() -> None:
+    for word, of in WORDS.items():
+        if of.by in PARTS and not of.remedy:
+            names = re.findall(r"'(\w+)'", meaning(word))
+            gave = {name for name, make in PARTS[of.by].items() if word in said(make(), "gives", of.by)}
+            assert {*names} == (PARTS[of.by].keys() if word == "values" else gave) != set(), word
+    paid = build_mechanism({"name": "fedavg", "settle": "pot"})
+    [lack] = unmet_needs(paid, {"clients"})
+    assert meaning("values") in lack.line
 
 
 FORBIDDEN = {

@@ -1,5 +1,6 @@
 """What a part decides, declares or keeps is looked at before it is used, and the error names the part."""
 
+import random
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -225,7 +226,8 @@ def test_what_numpy_or_the_book_refuses_names_the_part(name: str) -> None:
     assert caught.value.__notes__ == [f"raised by the {slot} part {type(part).__name__}, round 0"]
 
 
-HARDLY_MEANT = {"draws": "global random generator", "weights": "do not sum to 1", "negative": "a weight is -1, which"}
+HARDLY_MEANT = dict.fromkeys(("draws", "draws later"), "the select part Selects drew from a global random generator")
+HARDLY_MEANT |= {"weights": "do not sum to 1", "negative": "a weight is -1, which"}
 HARDLY_MEANT |= dict.fromkeys(("list", "dictionary", "array"), "changed what its own 'held' holds: a resumed run")
 
 
@@ -350,6 +352,7 @@ CASES: dict[str, Mechanism] = {
         deploy=Deploys(lambda v: Deployment(v.home, metrics={"x": 2})),
     ),
     "draws": replace(BASE, select=Selects(lambda v: Choice(np.random.permutation(v.present)))),  # noqa: NPY002
+    "draws later": replace(BASE, select=Selects(lambda v: Choice(v.present[: v.round and random.randint(1, 3)]))),
     "weights": replace(BASE, weigh=Averages(lambda g: Aggregate(np.ones(len(g))))),
     "negative": replace(BASE, weigh=Averages(lambda g: Aggregate(np.linspace(-1, 1 + 2 / len(g), len(g))))),
     "same figures": replace(BASE, select=Figures({"x": np.ones(3)}), deploy=FiguresToo(print)),

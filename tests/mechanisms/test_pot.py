@@ -18,7 +18,7 @@ from hanse.core.part import Context
 from hanse.games.shares import shares
 from hanse.ledger.run_ledger import reading
 from hanse.mechanisms.by_value import rounded
-from hanse.mechanisms.pot import Pot
+from hanse.mechanisms.pot import Pot, errors_of
 from hanse.reports.audit import audit_run
 from hanse.reports.invoice import invoice
 
@@ -133,3 +133,9 @@ def test_who_sends_nothing_gets_nothing_and_what_nobody_earned_goes_back(tmp_pat
 def test_work_is_paid_only_where_training_is_proved() -> None:
     settle = {"name": "fedavg", "value": "path", "settle": {"name": "pot", "for_work": 0.5}}
     assert any("evidence.training" in line for line in mistakes(hanse.run, experiment(mechanism=settle)))
+
+
+def test_values_are_drawn_together_by_plain_errors() -> None:
+    without = np.array([[1.0, 3.0], [2.0, 2.0]])  # apart from their mean by 1/2 each way; alone the second by nothing
+    state = {"worth": np.full(2, 2.0), "without": without, "variance": np.array([0.0, 0.09])}
+    assert errors_of(state).tolist() == pytest.approx([0.5, 0.3])

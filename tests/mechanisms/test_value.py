@@ -12,12 +12,12 @@ from experiments import digits
 from torch.nn import functional
 from watching import rounds_of
 
+import hanse
 from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.games import shapley
 from hanse.learning.intervals import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
-from hanse.runs.observers import valued_otherwise
 from hanse.runs.setup import Session, build
 
 M = 4
@@ -211,9 +211,14 @@ def test_options_without_effect_or_meaning_are_refused(name: str, options: dict[
 def test_a_model_with_weights_below_0_is_told(view: View, weights: list[float], averages: bool) -> None:
     metrics = value(replace(view, mix=replace(view.mixed, W=np.array([weights]))), name="mixture").metrics
     assert metrics.get("value/not_averages", 0.0) == (0.0 if averages else 1.0)
-    lines = valued_otherwise([{}, metrics])
-    assert lines == ([] if averages else [lines[0]])
-    assert averages or lines[0].startswith("mechanism.value: in 1 of 2 rounds the new model was no average")
+
+
+def test_rounds_that_were_valued_as_what_they_were_not_are_told() -> None:
+    small = {"data": {"clients": 4}, "model": "logistic", "run": {"rounds": 2}}
+    run = hanse.run(hanse.Experiment(mechanism={"name": "fedavg", "value": {"name": "gtg", "eps": 1e9}}, **small))
+    run.metrics[1]["value/not_averages"] = 1.0
+    notes = {one.code: (one.fields["rounds"], one.fields["of"]) for one in hanse.facts(run).notes if "of" in one.fields}
+    assert notes == {"truncated_between": (2, 2), "not_averages": (1, 2)}
 
 
 ESTIMATES = "exact", "exact accuracy", "exact balanced", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order"

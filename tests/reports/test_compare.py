@@ -11,6 +11,7 @@ from reports_cases import accuracies, metric, rated_run, write_run
 from rich.console import Console
 
 from hanse.base.errors import UserError
+from hanse.data.fingerprint import write_data
 from hanse.reports.accuracy import curve_charts, own_charts, reached
 from hanse.reports.compare import EPSILON, Column, as_text, cautions, difference_rows, experiments_table, with_baseline
 from hanse.reports.facts import facts
@@ -135,6 +136,12 @@ def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> No
     }  # fmt: skip
     same = [run(f"{name}{seed}", {"clients": 6}, 2, seed) for name in "ab" for seed in (0, 1)]
     assert cautions(group_runs(load_runs(same))) == []
+    for k, path in enumerate(same):  # of the first experiment both seeds have one split, of the other each its own
+        write_data(path, 0, {"train": ["0", str(max(0, k - 2))], "test": [], "server test": [str(k)]})
+    assert [(note.code, note.fields) for note in cautions(group_runs(load_runs(same)))] == [
+        ("one_split", {"labels": ["fedavg"]})
+    ]
+    assert [note.code for note in cautions(group_runs(load_runs(same[:2])))] == ["one_split"]
     assert cautions(group_runs(load_runs([here]))) == []
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from reports_cases import metric, rated_run, seat, write_run
 from scipy import stats
 
 import hanse
-from hanse.reports.facts import SCHEMA, facts
+from hanse.reports.answers import answers
+from hanse.reports.facts import SCHEMA, RunOf, facts, facts_of
+from hanse.reports.groups import group_runs
 from hanse.reports.statement import statement
 from hanse.reports.words import said
+from hanse.runs.run_record import load_run
 
 VALUED = {"error": [0.02**0.5] * 3, "spread": 0.01}  # in each round a sampling error of 0.1
 
@@ -125,6 +129,14 @@ def test_facts_of_several_runs_and_of_one_in_memory_have_the_same_columns(tmp_pa
     values = run.values()
     by_name = dict(zip(values.names, values.values.tolist(), strict=True))
     assert [row.value for row in facts(run).clients] == pytest.approx([by_name[f"client {c}"] for c in range(3)])
+
+
+def test_facts_are_made_once_for_all_pages(tmp_path: Path) -> None:
+    record = load_run(rated_run(tmp_path / "a", [0.5] * 2, worth=[1.0, 2.0], **VALUED))
+    with patch("hanse.reports.facts.RunOf", wraps=RunOf) as made:
+        assert facts_of(record) is facts_of(record, None)
+        answers(group_runs([record]))
+    made.assert_called_once()
 
 
 def test_a_sentence_stands_on_one_line() -> None:

@@ -1,6 +1,8 @@
 """What a run answers, with and without a directory, and whom joining pays."""
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import hanse
 from hanse.lab.joining import Joining
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.accuracy import reached
-from hanse.reports.alone import train_alone
+from hanse.reports.alone import find_alone, train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
@@ -69,6 +71,28 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
     for ask in (lambda: plain.statement(0), plain.report):
         with pytest.raises(hanse.UserError, match=r"hanse\.run"):
             ask()
+
+
+def test_a_run_in_memory_has_no_folder_and_searches_none() -> None:
+    pifl = {"name": "pifl", "settle": "tokens"}
+    record = hanse.run(
+        EXPERIMENT.model_copy(update={"mechanism": hanse.Experiment(mechanism=pifl).mechanism}), data=frame()
+    ).record
+    assert (record.path, record.verified, find_alone(record)) == (None, None, None)
+    assert "books_broken" not in {note.code for note in hanse.facts(record).notes}
+
+
+def test_neighbours_that_nobody_may_read_are_passed_over() -> None:
+    with TemporaryDirectory() as shared:
+        os.chmod(shared, 0o755)
+        hanse.run(EXPERIMENT, data=frame(), out=Path(shared, "run"))
+        Path(shared, "another user's").mkdir(mode=0)
+        record, me = load_run(Path(shared, "run")), os.geteuid()
+        os.seteuid(me or 65534)  # root may read all: nobody looks
+        try:
+            assert find_alone(record) is None
+        finally:
+            os.seteuid(me)
 
 
 def test_a_command_that_plays_what_names_modules_says_trust(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from hanse.reports.facts import facts_of
 from hanse.reports.groups import group_runs
 from hanse.reports.money import money_of, token_charts
 from hanse.reports.statement import render, statement
-from hanse.reports.words import policy
+from hanse.reports.words import doubts_said, policy
 from hanse.runs import run_record
 from hanse.runs.run_record import load_run, load_runs
 
@@ -201,6 +201,7 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     assert (tmp_path / "s.html").read_text() == render(statement(auction, 2))
     result = invoke("statement", auction, "-c", 2, "--json")
     assert json.loads(result.stdout) == json.loads(json.dumps(statement(auction, 2).as_json()))
+    assert json.loads(result.stdout)["fallen"] == ""  # its values are no parts of a loss's fall
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path)
     with pytest.raises(hanse.UserError, match="transactions 1 to "):
         statement(tampered, 1)
     [group] = group_runs([load_run(tampered)])  # a report has the doubt, and no figures of them
-    assert "transactions 1 to " in group.runs[0].doubts[0]
+    assert "transactions 1 to " in doubts_said(group.runs[0])[0]
     assert not [chart for chart in token_charts([group]) if chart.key.startswith("balances")]
 
 
@@ -255,7 +256,7 @@ def test_of_many_runs_each_book_is_walked_once(auction: Path, tmp_path: Path, mo
 
     monkeypatch.setattr(run_record, "verify_run", counted)
     runs = load_runs([shutil.copytree(auction, tmp_path / str(number)) for number in range(6)])
-    assert not any(run.doubts for run in runs)
+    assert not any(run.coded_doubts for run in runs)
     first, *_, last = [facts_of(run).clients for run in runs]
     assert [row.balance for row in first] == [row.balance for row in last]
     assert walked == [run.path for run in runs]

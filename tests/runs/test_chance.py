@@ -11,6 +11,7 @@ from experiments import digits
 import hanse
 from hanse.data.samples import Samples
 from hanse.reports.statement import statement
+from hanse.reports.words import said
 from hanse.runs.chance import Guess, doubts
 from hanse.runs.run_record import load_run
 
@@ -58,7 +59,7 @@ def test_a_run_of_rare_classes_is_judged_by_its_main_metric(main: str, figure: f
     line["test/accuracy"] = 0.8
     found = doubts([line], rare, main=main, trained={"name": "bce", "weights": "balanced"})
     assert [code for code, _ in found] == ["chance_level"] * doubted
-    assert all("balanced_accuracy" in said for _, said in found)
+    assert all("balanced_accuracy" in said(code, **fields) for code, fields in found)
 
 
 def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
         "behaviour": {"attacker": {"clients": [1]}},
     }  # fmt: skip
     hanse.run(digits({"name": "greedyfed", "clients_per_round": 4}, 20, 25, **sections), out=tmp_path / "run")
-    assert len(load_run(tmp_path / "run").doubts) == 2
+    assert len(load_run(tmp_path / "run").coded_doubts) == 2
     found = statement(tmp_path / "run", 1)
     assert found.client.place == 1  # the attacker: which is why it must be said
     assert [note.code for note in found.notes if note.level == "doubt"] == ["chance_level", "loss_above_chance"]

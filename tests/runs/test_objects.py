@@ -1,5 +1,6 @@
 """Data and models given as objects: recorded, asked for again, refused if they are others; names of clients shown."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mistaken import mistakes
 from rotation import rotating
 from torch import Tensor, nn
 
@@ -95,6 +97,28 @@ def test_a_module_starts_from_its_own_weights_and_stays_as_it_is() -> None:
     assert torch.equal(run.table.rows[0], torch.cat([p.flatten() for p in before]))
     hanse.run(experiment(1), data=frame(), model=net)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
+
+
+class Cast(nn.Linear):
+    """Makes its inputs a type of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.double())
+
+
+@pytest.mark.parametrize("loop", [None, "user_loops:fit"])
+def test_a_module_of_another_type_trains_tests_and_comes_back_as_float32(loop: str | None) -> None:
+    for kind in (torch.float64, torch.bfloat16, torch.float16):
+        net = nn.Sequential(nn.Linear(2, 2, dtype=kind))
+        for engine in ["auto"] if loop else ["sequential", "stacked", "native"]:
+            given = experiment(1, train={"lr": 0.1, "loop": loop}, engine={"train": engine})
+            run, same = (hanse.run(given, data=frame(), model=one) for one in (net, copy.deepcopy(net).float()))
+            assert torch.equal(run.table.rows, same.table.rows)
+            held = torch.cat([p.flatten() for p in run.model(0).parameters()])
+            assert torch.equal(held, run.table.rows[0])
+        assert {p.dtype for p in net.parameters()} == {kind}
+    [line] = mistakes(hanse.run, experiment(), data=frame(), model=Cast(2, 2, dtype=torch.float64))
+    assert "float32" in line
 
 
 @pytest.mark.parametrize("mechanism", rotating(["fedavg", "greedyfed", "ditto"], 3))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.factories import named_choice
-from hanse.reports.compare import best_so_far, effective_round, improvement
+from hanse.reports.compare import effective_round, improvement
 from hanse_papers.runner import TableOutcome, expand
 from hanse_papers.tables import Cell, PaperTable
 
@@ -186,7 +186,7 @@ def together(
     both = [curve for found in (run, base) if (curve := curve_of(cell, table, found, cell.at)) is not None]
     if len(both) < 2 or not np.array_equal(both[0][0], both[1][0]) or any(np.isnan(curve).any() for _, curve in both):
         return None
-    ours, theirs = (best_so_far(curve / factor_of(cell, table)) for _, curve in both)
+    ours, theirs = (np.maximum.accumulate(curve / factor_of(cell, table)) for _, curve in both)
     return both[0][0], ours, theirs
 
 
@@ -228,7 +228,7 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[tuple[Row, NDArr
         there = [curve for curve in each if curve is not None and not np.isnan(curve[1]).any()]
         done = [y for x, y in there if np.array_equal(x, there[0][0])]
         if done:
-            y = best_so_far(np.array(done)) if row.cell.measure == "best" else np.array(done)
+            y = np.maximum.accumulate(done, axis=1) if row.cell.measure == "best" else np.array(done)
             result.append((row, there[0][0], y))
     return result
 

@@ -2,13 +2,13 @@
 
 iPFL's theorems are tested on random markets. A counterexample refutes a theorem; finding none is no proof. GTFLAT's
 final state is compared with the definition of an equilibrium. PI-FL's bound of eq. (57) is compared with the exact
-bound, and its errors in the Gaussian case with simulations (:mod:`hanse.games.tiers_theory`).
+bound, and its errors in the Gaussian case with simulations (:mod:`hanse_papers.gaussian`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.streams import stream
-from hanse.games import replicator, tiers_theory
+from hanse.games import replicator
 from hanse.games.market import Graph, Market, best_imports, payments, utilities_of
+from hanse_papers.gaussian import Gaussian, errors, simulate
 from hanse_papers.tables import Cell
 
 _CLOSE = 1e-9  # of a market's largest gain: what rounding may add
@@ -140,21 +141,14 @@ def theory(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
     "printed" or "simulated".
     """
     members, samples = int(values["members"]), int(values["samples"])
-    exact: Mapping[str, Callable[..., float]] = {
-        "tier": tiers_theory.tier_error,
-        "federated": tiers_theory.federated_error,
-    }
 
-    def errors(tau2: float) -> Mapping[str, float]:
+    def of(tau2: float) -> Mapping[str, float]:
         """Return the errors by the name of a row."""
-        tiers = [0] * members + [1] * members
-        setting = tiers_theory.Gaussian([samples] * len(tiers), tiers, 1.0, tau2, values["beta_diff"])
+        setting = Gaussian([samples] * 2 * members, [0] * members + [1] * members, 1.0, tau2, values["beta_diff"])
         draw = stream(0, "theory", round=round(1000 * tau2))
-        found = {"local, exact": tiers_theory.local_error(setting, 0)}
-        for name, error in exact.items():
-            found |= {f"{name}, exact": error(setting, 0), f"{name}, printed": error(setting, 0, printed=True)}
-        simulated = tiers_theory.simulate(setting, 0, int(values["repetitions"]), draw)
-        return found | {f"{name}, simulated": mean for name, (mean, _) in simulated.items()}
+        simulated = {name: mean for name, (mean, _) in simulate(setting, 0, int(values["repetitions"]), draw).items()}
+        found = {"exact": errors(setting, 0), "printed": errors(setting, 0, printed=True), "simulated": simulated}
+        return {f"{name}, {how}": error for how, each in found.items() for name, error in each.items()}
 
-    columns = {name: errors(float(name.removeprefix("tau^2 = "))) for name in dict.fromkeys(c.column for c in cells)}
+    columns = {name: of(float(name.removeprefix("tau^2 = "))) for name in dict.fromkeys(c.column for c in cells)}
     return [100.0 * columns[cell.column][cell.algorithm] for cell in cells]

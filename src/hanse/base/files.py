@@ -68,9 +68,17 @@ def run_folder(folder: Path) -> Path:
     return folder
 
 
+def given_path(name: str, given: Any) -> Path:
+    """Return the path that an argument was given as. Raises UserError, naming the argument, if it is none."""
+    if not isinstance(given, str | Path):
+        raise UserError(f"{name}: {given!r:.80}: must be a path, as text or as a pathlib.Path")
+    return Path(given)
+
+
 def home_of(folder: str | Path | None = None) -> Path:
     """Return a participant's own folder: ``folder`` if given, else ``HANSE_HOME``, else ``~/.hanse``."""
-    return Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
+    given = folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse"
+    return given_path("folder", given).expanduser()
 
 
 def on_network(folder: Path) -> bool:

@@ -245,9 +245,10 @@ def _finish(result: PlayedRun) -> None:
     """
     from hanse.reports.accuracy import reached
     from hanse.reports.answers import answers
+    from hanse.reports.facts import VALUED_OTHERWISE, facts_of
     from hanse.reports.groups import group_runs
-    from hanse.reports.words import said
-    from hanse.runs.observers import mostly_refused, valued_otherwise
+    from hanse.reports.words import doubts_said
+    from hanse.runs.observers import mostly_refused
     from hanse.runs.run_record import load_run
 
     if result.interrupted:
@@ -258,13 +259,11 @@ def _finish(result: PlayedRun) -> None:
         out.print(result.over, highlight=False)
     assert result.path is not None  # what a command plays has a run directory, and so at least a round
     record = load_run(result.path)
-    warn(dict.fromkeys(filter(None, (result.nothing, *record.doubts))))
+    warn(dict.fromkeys(filter(None, (result.nothing, *doubts_said(record)))))
     what, tested = reached(record)
     out.print(f"{quantity(len(result.metrics), 'round')}; {' '.join([what, *tested[-1:]])}", highlight=False)
-    lines = [*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)]
-    if record.minted:
-        lines.append(said("minted", units=record.minted))
-    for line in lines:
+    noted = [note.said for note in facts_of(record).notes if note.code in ("minted", *VALUED_OTHERWISE)]
+    for line in (*mostly_refused(result.clients, result.names), *noted):
         say(f"warning: {line}", style="yellow")
     for question, answer in answers(group_runs([record])).lines.items():
         say(f"{question} {answer}", wrap=True)

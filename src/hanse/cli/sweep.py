@@ -79,7 +79,7 @@ def sweep(
         hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
     from hanse.lab.sweep import TABLE, grid_of, part_of, rows_of, run_sweep, without_effect
-    from hanse.reports.compare import experiments_table
+    from hanse.reports.compare import cautions, experiments_table
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
@@ -112,7 +112,10 @@ def sweep(
         places = [found.get("folder") for found in done.results.values()]
         kept = [place for place in places if place is not None and Path(place).is_dir()]
         if kept:
-            out.print(experiments_table(group_runs(load_runs(kept))))
+            groups = group_runs(load_runs(kept))
+            out.print(experiments_table(groups))
+            for note in cautions(groups):
+                say(note.said, wrap=True)
         say(f"{quantity(len(points), 'run')}, {done.played} of them now; {folder / table}")
         if kept:
             say(f"a picture of them: hanse report {shlex.quote(str(folder))}")

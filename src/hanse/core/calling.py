@@ -78,7 +78,8 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
 def called(slot: str, method: Callable[..., Any], view: View, state: State) -> Iterator[str]:
     """Watch over a block that calls a part's method. It yields who is called, for errors.
 
-    In round 0 it also warns of a part that draws from a global generator, or changes what its attributes hold.
+    In rounds 0, 1, 2, 4, 8, .. it also warns of a part that draws from a global generator, or changes what its
+    attributes hold.
 
     Args:
         slot: the slot in which the part is called.
@@ -94,9 +95,9 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
     if (hears := HEARS.get()) is not None:
         hears(slot, getattr(method, "__name__", ""), view, state)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
-    # the generators are looked at in round 0 only: a look takes as long as some parts do. What draws within hanse's own
-    # parts is a function of the user's that judges models
-    looks = view.round == 0 and not type(part).__module__.startswith("hanse.")
+    # the generators are looked at in ever fewer rounds: a look takes as long as some parts do. What draws within
+    # hanse's own parts is a function of the user's that judges models
+    looks = view.round & (view.round - 1) == 0 and not type(part).__module__.startswith("hanse.")
     before, own, drawn = _prints(view, state), _own(part), drawn_so_far() if looks else None
     held = {what: _held(value) for what, value in own.items()} if looks else {}
     raised: Exception | None = None
@@ -112,12 +113,13 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
         raise InPlaceError(f"{name}, changed its own '{kept[0]}': keep what changes in the state") from raised
     if raised is not None:
         raise raised
+    whom = name.partition(",")[0]  # each is warned of once, whatever the round
     if inside := [what for what, before_it in held.items() if _held(own[what]) != before_it]:
         said = "a resumed run begins without it; keep what changes in the state"
-        warnings.warn(f"{name}, changed what its own '{inside[0]}' holds: {said}", PartWarning, stacklevel=2)
+        warnings.warn(f"{whom} changed what its own '{inside[0]}' holds: {said}", PartWarning, stacklevel=2)
     if drawn is not None and drawn != drawn_so_far():
         said = "the same seed then gives other numbers; draw from view.draw('purpose')"
-        warnings.warn(f"{name}, drew from a global random generator: {said}", PartWarning, stacklevel=2)
+        warnings.warn(f"{whom} drew from a global random generator: {said}", PartWarning, stacklevel=2)
 
 
 def _own(part: object) -> dict[str, Any]:

@@ -84,8 +84,8 @@ class CoalitionGame(Protocol):
         """The number of updates."""
 
     @property
-    def without_block(self) -> Floats:
-        """The utilities without each block of samples, ``[evaluated, B]``, in the order of evaluation."""
+    def for_errors(self) -> Floats:
+        """The utilities from which the errors of values follow, ``[evaluated, B]``, in the order of evaluation."""
 
     def __call__(self, coalition: frozenset[int], /) -> float:
         """Return the utility of one coalition."""

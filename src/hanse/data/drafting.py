@@ -46,9 +46,13 @@ def draft(
     Raises:
         UserError: a column is not in all tables, or its values cannot be told. There is a line for each.
     """
-    others = [said[key] for key in _ROLES if said.get(key) not in (None, "", NONE)]
+    roles = {key: said[key] for key in _ROLES if said.get(key) not in (None, "", NONE if key == "group" else "")}
+    others = [*roles.values()]
     names, asked = dict.fromkeys(name for one in tables for name in one.columns if name), [*others, *leave_out]
     lines = [f"column {name!r}: no table has it{nearest(name, names)}" for name in asked if name not in names]
+    twice = [(one, key, "left out (--leave-out)") for key, one in roles.items() if one in leave_out]
+    twice += [(one, "target", key) for key, one in roles.items() if key != "target" and one == said["target"]]
+    lines += [f"column {one!r}: is both {first} and {second}: say one of them" for one, first, second in twice]
     respelt = _respelt([[name for name in one.columns if name and name not in leave_out] for one in tables], others)
     for name, better in respelt.items():
         where = ", ".join(dict.fromkeys(str(one.path) for one in tables if name in one.columns))

@@ -183,6 +183,12 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
     return f"other data from here on, as allowed: {what}"
 
 
+def begun_with(folder: Path) -> dict[str, Any]:
+    """Return the digests of the clients' shares with which a run began; empty if these are remote, or lost."""
+    first = (_entries(folder) or [{"data": {}}])[0]["data"]
+    return {name: digests for name, digests in first.items() if digests and not name.startswith("server")}
+
+
 def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
     """Record the fingerprint of a participant's data, and return a line if they changed since earlier rounds. Changes
     are allowed: a participant's data may grow.

@@ -117,8 +117,7 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
         return held(column.astype(object), where, owner, category=True)
     if kind in "biuf":
         return _of_numbers(column, kind)
-    if str(getattr(column, "dtype", "")).startswith(("date32", "date64")):  # of Arrow, which has no clock to tell
-        column = column.astype("datetime64[s]")
+    column = with_clock(column)
     values = objects(column)
     gaps = np.array([one is None for one in values], bool)
     if gaps.all():
@@ -350,6 +349,12 @@ def _kind(of: type) -> str:
     if issubclass(of, float | np.floating | Decimal | Fraction):
         return "numbers"
     return "words" if issubclass(of, str) else of.__name__
+
+
+def with_clock(column: Any) -> Any:
+    """Return a column, with numpy's dates in place of Arrow's days, which cannot be asked for their clock."""
+    days = str(getattr(column, "dtype", "")).startswith(("date32", "date64"))
+    return column.astype("datetime64[s]") if days else column
 
 
 def objects(column: Any) -> NDArray[Any]:

@@ -27,6 +27,7 @@ from pydantic import TypeAdapter
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, PartShare, call
+from hanse.base.files import given_path
 from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
@@ -52,7 +53,7 @@ class UnfitTableError(UserError):
 def _content(path: str | Path, code: str) -> bytes:
     """Return what is in a file. Raises UnfitTableError, of this code, if it cannot be read."""
     try:
-        return Path(path).expanduser().read_bytes()
+        return given_path(code, path).expanduser().read_bytes()
     except OSError as wrong:
         raise UnfitTableError(code, f"{path}: cannot be read: {(wrong.strerror or 'no file').lower()}") from None
 
@@ -77,7 +78,7 @@ class CsvTable:
     @staticmethod
     def read(path: str | Path) -> CsvTable:
         """Return the table of a file. Raises UnfitTableError if it is no table, or has no rows."""
-        path = Path(path)
+        path = given_path("file", path)
         text = _content(path, "file").decode("utf-8-sig", "replace")
         if odd_letter := re.search("[\0\ufffd]", text):
             lines = text[: odd_letter.end()].splitlines()
@@ -85,8 +86,13 @@ class CsvTable:
             raise UnfitTableError("file", f"{line}: save it as CSV UTF-8, or write it with encoding='utf-8'")
         text = unicodedata.normalize("NFC", text)  # what looks the same is the same word
         first, numbered = text.partition("\n")[0], list[tuple[int, list[str]]]()
-        between = max(",;\t", key=first.count)
+
+        def columns_by(letter: str) -> int:
+            """Return how many columns the row of names has with a letter between them; a quoted name may hold it."""
+            return len(next(csv.reader(io.StringIO(text[: 1 << 20], newline=""), delimiter=letter), ()))
+
         try:
+            between = max(",;\t", key=columns_by)
             for k, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True), 1):
                 if any(map(str.strip, row)):
                     numbered.append((k, row))

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_dir
 
 from hanse.base.errors import UserError, gated
 from hanse.base.files import write_whole
@@ -177,10 +178,8 @@ def imported(source: str, *, root: Path | None, seed: int, download: bool) -> An
 
 
 def cache_dir() -> Path:
-    """Return the user's cache directory for downloaded data (it may not exist yet)."""
-    import pooch  # late: it brings requests along, and most runs ask for nothing
-
-    return Path(pooch.os_cache("hanse"))
+    """Return the user's cache directory, for downloaded data and engines that agreed (it may not exist yet)."""
+    return Path(user_cache_dir("hanse"))  # as pooch.os_cache, without pooch, which brings requests along
 
 
 def _digits() -> Dataset:

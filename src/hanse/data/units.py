@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data.kinds import ALIKE, alike, first_few, held, objects, plain, rows_of
+from hanse.data.kinds import ALIKE, alike, first_few, held, objects, plain, rows_of, with_clock
 
 Ints = NDArray[np.int64]
 Cut = Literal["each_client", "all_clients"]
@@ -53,7 +53,12 @@ def times_of(column: Any, where: str) -> NDArray[np.float64]:
         raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
     if (odd := found.gaps | np.isinf(found.values)).any():
         raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
-    return found.values if numbers else np.array([one.timestamp() for one in objects(column)], np.float64)
+    if numbers:
+        return found.values
+    column = with_clock(column)
+    if getattr(getattr(column, "dt", None), "tz", None) is not None:
+        column = column.dt.tz_convert(None)  # in UTC: a clock that is set back has an hour twice
+    return np.asarray(column.astype("datetime64[us]")).astype(np.int64) / 1e6
 
 
 def numbered(values: NDArray[Any]) -> Ints:

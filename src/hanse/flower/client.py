@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,8 +219,10 @@ def table(
         return ClientData(train, **shares, num_classes=classes, name=found.name, profile={}, schema=agreed_on)
 
     agreed_on = digest(schema)
-    key, version = f"{file} of {site}", f"{digest(file, 'file')} by {agreed_on}"
-    return replace(remembered(key, version, prepared), profile=profile or {})
+    version = ""
+    with suppress(UnfitTableError):  # a file that cannot be read: 'prepared' says so
+        version = f"{digest(file, 'file')} by {agreed_on}"
+    return replace(remembered(f"{file} of {site}", version, prepared), profile=profile or {})
 
 
 def _over(tasks: Sequence[Task], data: ClientData) -> dict[str, int]:

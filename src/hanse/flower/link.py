@@ -158,6 +158,7 @@ class FlowerFederation:
     online: dict[str, Any] = field(default_factory=dict, init=False)
     silent: dict[int, str] = field(default_factory=dict, init=False)
     _nodes: dict[int, tuple[int, str]] = field(default_factory=dict, init=False)  # client -> node, online since when
+    _paused_s: float = field(default=0.0, init=False)
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
     _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
@@ -177,11 +178,11 @@ class FlowerFederation:
         two kinds: messages to a node that was offline while it should have trained (it can be asked again from the next
         round on), and messages to a client that may no longer take part. The next exchange reports these.
         """
-        begun = time.monotonic()
-        while not (here := self._looked()) and round >= 0 and time.monotonic() < begun + self.deadline_s:
+        begun = self.clock()
+        while not (here := self._looked()) and round >= 0 and self.clock() < begun + self.deadline_s:
             if not self.members.fitting(self.check):  # nobody can come
                 break
-            if time.monotonic() - begun < PAUSE_S:
+            if self.clock() - begun < PAUSE_S:
                 LOG.warning("round %d: no member is online; it waits for one", round)
             time.sleep(PAUSE_S)
         fitting = {m.id for m in self.members.fitting(self.check)}
@@ -205,10 +206,12 @@ class FlowerFederation:
 
         This returns at once, unless the operator has ordered a pause. Then it waits until the pause is over.
         """
+        begun = time.monotonic()
         if (orders := self.orders()).paused is not None:
             LOG.warning("is paused (%s) until %s", one_line(orders.paused), orders.resume)
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
+        self._paused_s += time.monotonic() - begun
         self.members.expel(orders.expelled)
         self.online = {key_of(node): node for node in self.grid.get_nodes()}
         for member in [m for m in self.members.by_key.values() if m.key in self.online and m.id in self.silent]:
@@ -219,6 +222,10 @@ class FlowerFederation:
         known = {m.key for m in self.members.by_key.values() if m.expelled is not None}
         known |= {m.key for m in self.members.fitting(self.check) if m.id not in self.silent}
         self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
+
+    def clock(self) -> float:
+        """Return a time in seconds that stands still during a pause."""
+        return time.monotonic() - self._paused_s
 
     def admit(self) -> None:
         """Register the newcomers whose samples fit the experiment, and refuse the others with a reason.

@@ -285,7 +285,7 @@ class Orders:
     """The effect of all orders so far.
 
     Attributes:
-        paused: the reason of the pause; None if there is none.
+        paused: the reasons of the pauses since the last order to go on; None if there is none.
         expelled: the reasons of expulsions by client id.
     """
 
@@ -295,7 +295,12 @@ class Orders:
     @property
     def resume(self) -> str:
         """The command that ends the pause."""
-        return "'hanse leave'" if self.paused == ENDS else "'hanse network go-on'"
+        return "'hanse leave'" if self.ends else "'hanse network go-on'"
+
+    @property
+    def ends(self) -> bool:
+        """Whether the server waits because nobody trains on."""
+        return ENDS in (self.paused or "")
 
     @staticmethod
     def read(run: Path) -> Orders:
@@ -307,19 +312,19 @@ class Orders:
             UserError: a line is not an order.
         """
         path = run / FILE
-        paused: str | None = None
+        pauses: dict[str, None] = {}  # one does not hide another
         expelled: dict[int, str] = {}
         for line in json_lines(path, remedy="mend or remove it"):
             match line:
                 case {"order": "pause", "reason": str(reason)}:
-                    paused = reason
+                    pauses[reason] = None
                 case {"order": "go-on"}:
-                    paused = None
+                    pauses.clear()
                 case {"order": "expel", "client": int(client), "reason": str(reason)}:
                     expelled[client] = reason
                 case _:
                     raise UserError(f"{path}: is not a list of orders: {str(line)[:80]!r}: mend or remove it")
-        return Orders(paused, expelled)
+        return Orders("; ".join(pauses) or None, expelled)
 
 
 def give(run: Path, order: str, reason: str, client: int | None = None) -> None:

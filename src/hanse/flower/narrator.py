@@ -122,8 +122,7 @@ class Narrator:
         for taken in (one for one in played.view.posted if one.kind == KEPT):
             client = int(taken.step.rpartition("/")[2])
             LOG.warning("round %d: %s lost its bond: %s", number, self.federation.who(client), taken.memo)
-        wish, waits = played.view.get(Pause), self.federation.orders().paused is not None
-        if wish is not None and not waits and self.round < self._rounds:
+        if (wish := played.view.get(Pause)) is not None and self.round < self._rounds:
             give(self.run, "pause", wish.why)
 
     def on_end(self, result: PlayedRun) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
@@ -72,6 +73,7 @@ def new(
 
 
 def schema(
+    ctx: typer.Context,
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="CSV files, one a site or of all; drafts; or a schema and CSV files."),
@@ -111,9 +113,14 @@ def schema(
     said: dict[str, Any] = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
     tables, drafts = [], [path for path in files if path.suffix == ".toml"]
     csvs = [path for path in files if path not in drafts]
-    if drafts and (odd := next((key for key in ("target", "group", "time") if said[key]), None)):
-        raise UserError(f"--{odd}: {said[odd]!r}: the schema says it; leave it out")
     if drafts:
+        fixed = [one for one in ctx.command.params if one.name not in ("files", "out")]
+        if told := [
+            one.opts[0] for one in fixed if ctx.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+        ]:
+            raise UserError(
+                *(f"{option}: is for tables; of a schema it is in the file: leave it out" for option in told)
+            )
         made = merged([Schema.read(path) for path in drafts], [path.stem for path in drafts])
         if csvs:
             tables = read_sites(csvs, made.client_column)

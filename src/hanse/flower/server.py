@@ -26,7 +26,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
+from hanse.base.files import FEDERATION, MEMBERS, given_path, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
 from hanse.core.part import Mechanism
@@ -92,7 +92,7 @@ def server_app(
         The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
     """
     end_with_parent(sys.argv)  # a run's process must not outlive its SuperLink
-    app = ServerApp()
+    app, folder = ServerApp(), given_path("out", out)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -100,9 +100,9 @@ def server_app(
         with speaking():
             loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
             played = play(
-                grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s,
+                grid, loaded, folder, members, load_server_data, observers, patience_s=patience_s,
                 other_data=other_data, statements=True,
-                agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
+                agreement=used(agreement or os.environ.get(AGREEMENT), folder),
             )  # fmt: skip
             if played.nothing is not None:  # so Flower, too, says that the run failed
                 raise RunFailedError(played.nothing)
@@ -269,13 +269,13 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         UserError: too few members come in time, or all nodes that are online were refused. The message has a line for
             each reason.
     """
-    end, enough, told = time.monotonic() + patience_s, None, -1
+    end, enough, told = federation.clock() + patience_s, None, -1
     while True:
         federation.look()
         newcomers, known = federation.newcomers, federation.members.by_key
         refused, here = newcomers.refused, federation.here() + len(newcomers.said)
         due = members - sum(m.expelled is not None for m in known.values())
-        now = time.monotonic()
+        now = federation.clock()
         if here >= max(1, due - len(refused)):
             enough = now if enough is None else enough
             # a run that goes on knows its members; a first start waits a little for nodes that have not answered yet

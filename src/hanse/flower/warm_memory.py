@@ -28,7 +28,8 @@ def remembered(key: str, version: str, make: Callable[[], T]) -> T:
 
     Args:
         key: names what is made, such as a file's path. Of each key only the last version is kept.
-        version: names everything that the result depends on, such as a hash of the files that are read.
+        version: names everything that the result depends on, such as a hash of the files that are read. "": that is
+            not there, and nothing is kept.
         make: makes the result, which can be pickled.
     """
     path = os.environ.get(SOCKET)
@@ -40,7 +41,10 @@ def remembered(key: str, version: str, make: Callable[[], T]) -> T:
                 was, value = pickle.loads(kept)  # of this user's own process
             if was == version:
                 return value  # type: ignore[no-any-return]  # what an earlier call has pickled under this version
+            asked(path, {"keep": key})  # gone at once: making may fail
     made = make()
+    if not version:
+        return made
     with _told(), open(os.memfd_create("hanse"), "wb") as file:
         pickle.dump((version, made), file, protocol=5)
         file.flush()

@@ -50,21 +50,6 @@ def update_cumulative(
     """
     if alpha is not None and not 0 <= alpha < 1:
         raise ValueError(f"alpha is {alpha}; allowed: None (the mean) or 0 <= alpha < 1")
-    total, seen, who, new = _checked(cumulative, counts, clients, values)
-    first = seen[who] == 0  # before this round counts
-    seen[who] += 1  # line 8
-    if alpha is None:
-        total[who] = ((seen[who] - 1) * total[who] + new) / seen[who]  # line 12
-    else:
-        averaged = alpha * total[who] + (1 - alpha) * new  # line 13
-        total[who] = np.where(first & first_as_is, new, averaged)
-    return total, seen
-
-
-def _checked(
-    cumulative: ArrayLike, counts: ArrayLike, clients: ArrayLike, values: ArrayLike
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64], Floats]:
-    """Return copies of the four arrays with their types. Raises ValueError for what :func:`update_cumulative` names."""
     total = np.array(cumulative, dtype=np.float64)
     seen = np.array(counts, dtype=np.int64)
     who = np.array(clients, dtype=np.int64)
@@ -81,4 +66,11 @@ def _checked(
     if not np.isfinite(new).all():
         client = int(who[~np.isfinite(new)][0])
         raise ValueError(f"the value of client {client} is not finite; allowed: finite numbers")
-    return total, seen, who, new
+    first = seen[who] == 0  # before this round counts
+    seen[who] += 1  # line 8
+    if alpha is None:
+        total[who] = ((seen[who] - 1) * total[who] + new) / seen[who]  # line 12
+    else:
+        averaged = alpha * total[who] + (1 - alpha) * new  # line 13
+        total[who] = np.where(first & first_as_is, new, averaged)
+    return total, seen

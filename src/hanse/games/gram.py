@@ -45,43 +45,27 @@ def distances(params: Any) -> Floats:
         params: ``[k, P]``, one model per row, as torch, numpy or lists.
 
     Raises:
-        ValueError: a wrong shape, or a number that is not finite.
+        ValueError: a wrong shape, or a number that is not finite, or whose square is not.
     """
     rows = as_models(params)
     squared = np.zeros((len(rows), len(rows)))
-    scale = 1.0
-    if not _fill(squared, rows, np.arange(len(rows)), scale):
-        scale = _scale(rows, "params")  # squares that overflow, or numbers that are not finite
-        _fill(squared, rows, np.arange(len(rows)), scale)
-    with np.errstate(over="ignore"):
-        lengths = np.sqrt(squared) * scale
-    if not np.isfinite(lengths).all():
-        raise ValueError("params: models are farther apart than a float64 can say; allowed: distances below 1.8e308")
-    return np.asarray(lengths)
+    _fill(squared, rows, np.arange(len(rows)))
+    return np.asarray(np.sqrt(squared))
 
 
-def _scale(rows: Tensor, name: str) -> float:
-    """Return a power of two at least as large as the largest number. Divided by it, no square overflows.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
-    if not bool(torch.isfinite(rows).all()):
-        bad = int(torch.nonzero(~torch.isfinite(rows).all(dim=1))[0])
-        raise ValueError(f"{name}[{bad}] has numbers that are not finite; allowed: finite numbers")
-    # at most 2^1023: the next power of two is not a float64
-    return float(2.0 ** min(1023, int(np.frexp(float(rows.abs().max()))[1])))
+def _finite(sums: Tensor, rows: Tensor, name: str) -> Floats:
+    """Return sums of squares or products of the rows. Raises ValueError if they are not finite."""
+    if not bool(torch.isfinite(sums).all()):
+        bad = int(rows.abs().nan_to_num(nan=np.inf, posinf=np.inf).amax(dim=1).argmax())
+        raise ValueError(
+            f"{name}[{bad}] has numbers that are not finite, or whose squares are not; allowed: finite ones"
+        )
+    return np.asarray(sums.cpu().numpy())
 
 
-def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
-    """Write the squared distances among the models ``part``, divided by ``scale^2``, into ``squared [k, k]``.
-
-    Returns:
-        Whether they are all finite; if not, nothing was written.
-    """
-    gram = _gram(rows, part, scale)
-    if not np.isfinite(gram).all():
-        return False
+def _fill(squared: Floats, rows: Tensor, part: Ints) -> None:
+    """Write the squared distances among the models ``part`` into ``squared [k, k]``."""
+    gram = _gram(rows, part)
     gram = np.triu(gram) + np.triu(gram, 1).T  # a product's halves differ in their last bits
     # the first model is the origin here, and its products are 0: distances do not depend on the origin
     norms = np.diag(gram)
@@ -92,18 +76,17 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     np.fill_diagonal(close, False)
     squared[np.ix_(part, part)] = squares
     if not close.any():
-        return True
+        return
     from scipy.sparse.csgraph import connected_components  # late: few tables have models so close to each other
 
     count, cluster = connected_components(close, directed=False)
     for name in range(count):
         members = np.flatnonzero(cluster == name)
         if len(members) > 1:  # fewer than before: the first, which all are relative to, is close to none
-            _fill(squared, rows, part[members], scale)
-    return True
+            _fill(squared, rows, part[members])
 
 
-def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
+def _gram(rows: Tensor, part: Ints) -> Floats:
     """Return the inner products of the models ``part`` relative to the first of them, in float64, block by block."""
     k = len(part)
     gram = torch.zeros((k, k), dtype=torch.float64, device=rows.device)
@@ -114,11 +97,11 @@ def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
         b = a + width
         rest = rows[first + 1 : first + k, a:b] if adjacent else rows[others, a:b]
         centre = rows[first, a:b].double()
-        gaps = rest.double() / scale - centre / scale if scale != 1.0 else rest.double() - centre
+        gaps = rest.double() - centre
         if k == 1:
-            gram += (centre / scale).square().sum()  # only to see whether it is finite
+            gram += centre.square().sum()  # only to see whether it is finite
         gram[1:, 1:].addmm_(gaps, gaps.T)
-    return np.asarray(gram.cpu().numpy())
+    return _finite(gram, rows, "params")
 
 
 def distances_to_mean(params: Any) -> Floats:
@@ -128,26 +111,17 @@ def distances_to_mean(params: Any) -> Floats:
         params: ``[k, P]``, a model per row.
 
     Raises:
-        ValueError: a wrong shape, or a number that is not finite.
+        ValueError: a wrong shape, or a number that is not finite, or whose square is not.
     """
     rows = as_models(params)
-    lengths = _to_mean(rows, 1.0)
-    if np.isfinite(lengths).all():
-        return lengths
-    scale = _scale(rows, "params")
-    return np.asarray(_to_mean(rows, scale) * scale)
-
-
-def _to_mean(rows: Tensor, scale: float) -> Floats:
-    """Return the distances from the mean, ``[k]``, divided by ``scale``."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // len(rows))
     for a in range(0, rows.shape[1], width):
-        block = rows[:, a : a + width].double() / scale
+        block = rows[:, a : a + width].double()
         gaps = block - block[:1]  # relative to one of them: equal models are exactly at their mean
         gaps = gaps - gaps.mean(dim=0)
         total += gaps.square().sum(dim=1)
-    return np.asarray(total.sqrt().cpu().numpy())
+    return _finite(total.sqrt(), rows, "params")
 
 
 def cosines(vectors: Any) -> Floats:
@@ -156,7 +130,7 @@ def cosines(vectors: Any) -> Floats:
     A vector of length 0 has cosine 0 with all others.
 
     Raises:
-        ValueError: a wrong shape, or a number that is not finite.
+        ValueError: a wrong shape, or a number that is not finite, or whose square is not.
     """
     products = inner_products(vectors)
     length = np.sqrt(np.diag(products))
@@ -169,24 +143,13 @@ def cosines(vectors: Any) -> Floats:
 def inner_products(vectors: Any) -> Floats:
     """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
 
-    If they would overflow, all are divided by a common number, which is not returned. Use this only for ratios of
-    products.
-
     Raises:
-        ValueError: a wrong shape, or a number that is not finite.
+        ValueError: a wrong shape, or a number that is not finite, or whose square is not.
     """
     rows = as_models(vectors, "vectors")
-    products = _products(rows, 1.0)
-    if not np.isfinite(products).all():
-        products = _products(rows, _scale(rows, "vectors"))
-    return products
-
-
-def _products(rows: Tensor, scale: float) -> Floats:
-    """Return the inner products of the rows divided by ``scale``, block by block."""
     gram = torch.zeros((len(rows), len(rows)), dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // len(rows))
     for a in range(0, rows.shape[1], width):
-        block = rows[:, a : a + width].double() / scale
+        block = rows[:, a : a + width].double()
         gram.addmm_(block, block.T)
-    return np.asarray(gram.cpu().numpy())
+    return _finite(gram, rows, "vectors")

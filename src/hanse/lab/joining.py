@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
-from hanse.base.factories import OBJECT, named_choice, whole_number
-from hanse.base.files import table
+from hanse.base.factories import OBJECT, defaults, named_choice, whole_number
+from hanse.base.files import given_path, table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.dataset import Dataset
@@ -330,8 +330,10 @@ def who_gains(
     judged = any("validation" in in_slots(part.needs, [slot]) for slot, part in parts)  # on rows of the server
     source["test"] = _OF_SERVER if judged else 0.0
     by_schema = isinstance(data, Mapping) and "schema" in data and {*data} <= {"schema", "files", "sha256"}
-    if by_schema and (source.keys() - {"statistics", "cut", "test"} or splits > 1):
-        raise UserError("data: a schema says target, client, group, time, shares and preparation, and has one split")
+    if by_schema:
+        for_rows, usual = given | {"test": test, "splits": splits}, defaults(who_gains)
+        if odd := [key.removesuffix("_column") for key, value in for_rows.items() if value != usual.get(key)]:
+            raise UserError(*(f"{key}: the schema says it, and has one split; leave it out" for key in odd))
     own_data = None if by_schema else data
     source = dict(data) if by_schema else source
     dataset = _owned(own_data, source, target, client)
@@ -353,7 +355,7 @@ def who_gains(
     _check_all(list(called), lambda label: build(experiment(label, seed), own=own).engine.close())
     results, notes = list[dict[str, tuple[ClientFacts, ...]]](), list[str]()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+        folder = given_path("out", stack.enter_context(TemporaryDirectory()) if out is None else out)
         bar, played, most = stack.enter_context(shown(progress, "rounds")), count(1), splits * len(called) * rounds
         for split in range(splits):
             experiments = {label: experiment(label, seed + split) for label in called}

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hanse.base.errors import RAISED, MachineError, UserError, first_line, gated
-from hanse.base.files import write_whole
+from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
+from hanse.data.sources import cache_dir
 from hanse.learning.coalitions import UpdateGame
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
@@ -99,7 +100,9 @@ def why_unfit(
                 output = _put_out(plain, few.x)
         except RAISED as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
-            return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
+            if re.search("dtype|scalar type|Input type", why := first_line(error)):
+                hint = hint or "; weights are float32 here: forward must not make its inputs another type"
+            return f"cannot take samples of shape {shape} ({why}){hint}"
         wrong = _wrong_form(output, few, num_classes, problem.one_output)
         # with fewer samples than the model can train on there is nothing more to try
         if wrong is not None or len(few) < smallest_batch(problem):
@@ -192,9 +195,6 @@ _TOLERANCE = 1e-4  # relative
 _GRAIN = 1e-6  # of a row: by so much two ways of summing in float32 may differ
 _ROUGH = 2e-2  # relative, for bfloat16 and for the products of CUDA devices
 _SCORES = "does not score models as the module itself does"
-AGREED = Path(__file__).parent / "native" / "agreed.txt"
-"""Comparisons that found no difference, a fingerprint a line. Who can write here can also change what is compared."""
-_KEPT = 1000  # lines at most, the latest
 _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1, statistics="averaged")
 
 
@@ -204,8 +204,8 @@ def settle(
     """Return the engine to use: the chosen engine, if it computes what the module computes.
 
     If it computes something else, or fails, the sequential engine and the problem ``plain`` are used instead, and a
-    warning says so. Without samples nothing is compared, and nothing twice: what was found to agree stands beside the
-    compiled code (:data:`AGREED`).
+    warning says so. Without samples nothing is compared, and nothing twice: what was found to agree stands in the
+    user's cache folder.
 
     Args:
         choice: the engine that was chosen.
@@ -223,7 +223,7 @@ def settle(
     """
     engine = make_engine(choice, problem, device, precision)
     key = _fingerprint(choice, problem, samples, device, precision)
-    if not len(samples) or (key is not None and key in _agreed()):
+    if not len(samples) or (key is not None and key in _agreed_before()):
         return choice, problem, engine, []
     try:
         wrong = disagreement(engine, problem, row, samples, device)
@@ -231,8 +231,10 @@ def settle(
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
         if key is not None:
-            with suppress(OSError, MachineError):  # an installation that is not the user's: engines are compared anew
-                write_whole(AGREED, "\n".join([*_agreed(), key][-_KEPT:]))
+            with suppress(OSError):  # a folder that cannot be written: engines are compared anew
+                _agreed().parent.mkdir(parents=True, exist_ok=True)
+                with _agreed().open("a") as lines:
+                    lines.write(f"{key}\n")  # in one piece, behind what other processes write
         return choice, problem, engine, []
     engine.close()
     warning = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
@@ -272,12 +274,17 @@ def _fingerprint(
     return digest.hexdigest()
 
 
-def _agreed() -> list[str]:
+def _agreed() -> Path:
+    """Return the file of comparisons that found no difference, a fingerprint a line."""
+    return cache_dir() / "agreed.txt"
+
+
+def _agreed_before() -> Collection[str]:
     """Return the fingerprints of comparisons that found no difference. A damaged line is no fingerprint of anything."""
     try:
-        return AGREED.read_text(errors="replace").split()
+        return {*_agreed().read_text(errors="replace").split()}
     except OSError:
-        return []
+        return ()
 
 
 def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tuple[Samples, list[SeatJob]]:

@@ -86,9 +86,9 @@ class FunctionEngine:
 class FunctionCoalitions(Generic[Model]):
     """The game of some updates whose coalitions' models a function scores.
 
-    It can be used like :class:`hanse.learning.coalitions.UpdateGame`, but has no values computed without a block of
-    samples. In their place it has random worths, by which :meth:`errors` finds how much it matters that the function
-    does not say the same of a model twice.
+    It can be used like :class:`hanse.learning.coalitions.UpdateGame`, but has no worths without a block of samples.
+    Its :attr:`for_errors` are random worths, by which :meth:`errors` finds how much it matters that the function does
+    not say the same of a model twice.
 
     Args:
         worth: a function that returns the worth of a model; higher is better.
@@ -123,8 +123,8 @@ class FunctionCoalitions(Generic[Model]):
         return len(self.shares)
 
     @property
-    def without_block(self) -> Floats:
-        """Random worths ``[evaluated, B]`` of size 1, for :meth:`errors`: there are no blocks of samples."""
+    def for_errors(self) -> Floats:
+        """Random worths ``[evaluated, B]`` of size 1; :meth:`errors` needs the values that follow from them."""
         return np.random.default_rng(0).normal(size=(self.evaluated, _PROBES))
 
     def errors(self, of_random: Floats) -> Floats:

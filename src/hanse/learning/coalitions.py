@@ -137,8 +137,9 @@ class UpdateGame:
         return len(self.shares)
 
     @property
-    def without_block(self) -> NDArray[np.float64]:
-        """The utilities ``[evaluated, B]`` on the samples without each of B blocks: column b leaves out block b.
+    def for_errors(self) -> NDArray[np.float64]:
+        """The utilities ``[evaluated, B]`` from which the errors of values follow: on the samples without each of B
+        blocks, so that column b leaves out block b.
 
         There are 20 blocks, or one for each sample if there are fewer than 20 samples. The rows are in the order of
         evaluation.

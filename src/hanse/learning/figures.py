@@ -8,6 +8,7 @@ is better is decided by a figure's name, and only here (:func:`less_is_better`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -18,21 +19,27 @@ Figures = Mapping[str, float]
 """What a function says of a model: "loss", "accuracy" (0 to 1), "count" (samples), others by their names."""
 WORTH = "worth"
 """The figure of a function that returns one number: the more the better."""
-LESS = ("loss", "error", "perplexity", "deviance", "mse", "rmsle", "mae", "mape", "nll")
-"""Words in a figure's name by which less of it is better."""
-NOT = "neg_"
-"""The prefix of a figure that is minus such a one, as in scikit-learn's scores."""
+_LOSS, _ACCURACY = ("loss", "losses"), ("acc", "accuracy")
+LESS = (*_LOSS, "error", "errors", "perplexity", "deviance", "mse", "rmsle", "mae", "mape", "nll")
+"""How words in a figure's name end by which less of it is better."""
+NOT = ("neg",)
+"""The word before a figure that is minus such a one, as in scikit-learn's scores."""
+_WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def less_is_better(name: str) -> bool:
     """Return whether lower is better for a figure of this name, such as "eval_loss" or "RMSE", but not "neg_log_loss".
 
     Examples:
-        >>> [less_is_better(name) for name in ("eval_loss", "RMSE", "neg_log_loss", "accuracy")]
-        [True, True, False, False]
+        >>> [less_is_better(name) for name in ("eval_loss", "RMSE", "logLoss", "neg_log_loss", "himself_score")]
+        [True, True, True, False, False]
     """
-    name = name.lower()
-    return NOT not in name and any(word in name for word in LESS)
+    return not _has(name, NOT) and _has(name, LESS)
+
+
+def _has(name: str, endings: tuple[str, ...]) -> bool:
+    """Return whether a word of a name ends so: a "logloss" is a loss, and "vaccinated" says nothing of accuracy."""
+    return any(word.lower().endswith(endings) for word in _WORD.findall(name))
 
 
 def as_figures(said: object, where: str) -> dict[str, float]:
@@ -66,7 +73,7 @@ def _number(value: object) -> float | None:
 
 
 def loss_name(names: Iterable[str]) -> str | None:
-    """Return which name is the loss: "loss", else the first name that contains it ("eval_loss"), else None."""
+    """Return which name is the loss: "loss", else the first name with that word ("eval_loss"), else None."""
     return _named(names, "loss")
 
 
@@ -77,7 +84,7 @@ def loss_of(figures: Figures) -> float:
 
 
 def accuracy_of(figures: Figures) -> float:
-    """Return the accuracy among figures: the figure "accuracy", else the first with "acc" in its name.
+    """Return the accuracy among figures: the figure "accuracy", else the first with that word or "acc" in its name.
 
     The result is NaN if there is none, or if it is not a share from 0 to 1.
     """
@@ -86,17 +93,17 @@ def accuracy_of(figures: Figures) -> float:
 
 
 def _named(names: Iterable[str], figure: str) -> str | None:
-    """Return the name under which a figure goes: its own, or for "loss" and "accuracy" the first that contains it."""
+    """Return the name under which a figure goes: its own, or for "loss" and "accuracy" the first with that word."""
     names = list(names)
     if figure in names:
         return figure
-    word = {"loss": "loss", "accuracy": "acc"}.get(figure)
-    return None if word is None else next((name for name in names if word in name.lower()), None)
+    endings = {"loss": _LOSS, "accuracy": _ACCURACY}.get(figure, ())
+    return next((name for name in names if _has(name, endings)), None)
 
 
 def counted(names: Iterable[str], utility: str | None = None) -> str | None:
     """Return the name of the figure that counts; None if there is none. If no figure is called exactly "loss" or
-    "accuracy", longer names that contain the word match.
+    "accuracy", longer names with that word match.
 
     Args:
         names: the names of the figures.

@@ -360,7 +360,8 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
     Args:
         given: names, import paths or tables with options. None: there are no metrics.
         num_classes: the number of classes. None: the targets are numbers.
-        text: whether samples are texts, with a label at every position.
+        text: whether samples are texts, with a label at every position. Loss and accuracy, all that they can have, are
+            in every test anyway, so nothing is left to be computed of a single output, which they lack.
 
     Raises:
         UserError: names are unknown, do not suit the targets, or occur twice. The message has a line for each.
@@ -379,7 +380,7 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
     lines += [f"{WHERE}: '{key}': is named twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]
     if lines:
         raise UserError(*lines)
-    return tuple(found)
+    return () if text else tuple(found)
 
 
 def build_metric(given: Given, num_classes: int | None, *, text: bool = False, where: str = WHERE) -> Metric:

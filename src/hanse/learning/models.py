@@ -495,6 +495,9 @@ def build_problem(
             f"{where}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
             "make them one object, as in b.weight = a.weight"
         )
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name_in_row in layout.names:  # rows are float32, and the module holds what they hold
+        tensors[name_in_row].data = tensors[name_in_row].data.float()
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
     problem = Problem(module, layout, loss, getattr(module, "judge", None), objective=objective)
     return problem, layout.flatten(module)

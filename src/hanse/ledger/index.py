@@ -2,7 +2,7 @@
 
 The log is the book (:mod:`hanse.ledger.store`). The index is made from the log and never trusted: hanse reads the
 tables only to compare them with the log. An index that lags behind is completed. One that differs is written anew. One
-database can hold any number of books. ``docs/ledger.md`` describes the columns.
+database can hold any number of books.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from urllib.parse import quote
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
     Table,
     Text,
-    UniqueConstraint,
     create_engine,
     event,
     func,
@@ -49,44 +50,37 @@ FULL = {sqlite3.SQLITE_FULL, "53100"}  # what SQLite and PostgreSQL say where th
 WAIT_S = 5  # seconds that SQLite waits for another writer
 
 metadata = MetaData()
-_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only in a plain INTEGER key
 
-books = Table(
-    "books",
-    metadata,
-    Column("id", _Id, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("floor", BigInteger, nullable=False),
-)
+books = Table("books", metadata, Column("name", Text, primary_key=True), Column("floor", BigInteger, nullable=False))
 accounts = Table(
     "accounts",
     metadata,
-    Column("id", _Id, primary_key=True),
-    Column("book_id", _Id, ForeignKey("books.id"), nullable=False),
-    Column("name", Text, nullable=False),
+    Column("book", Text, ForeignKey("books.name"), primary_key=True),
+    Column("name", Text, primary_key=True),
     Column("balance", BigInteger, nullable=False),
-    UniqueConstraint("book_id", "name"),
+    sqlite_with_rowid=False,
 )
 transactions = Table(
     "transactions",
     metadata,
-    Column("id", _Id, primary_key=True),
-    Column("book_id", _Id, ForeignKey("books.id"), nullable=False),
-    Column("number", BigInteger, nullable=False),
+    Column("book", Text, ForeignKey("books.name"), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("round", BigInteger, nullable=False),
     Column("step", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("memo", Text, nullable=False),
-    UniqueConstraint("book_id", "number"),
+    sqlite_with_rowid=False,
 )
 postings = Table(
     "postings",
     metadata,
-    Column("transaction_id", _Id, ForeignKey("transactions.id"), primary_key=True, autoincrement=False),
+    Column("book", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("line", Integer, primary_key=True, autoincrement=False),
-    Column("account_id", _Id, ForeignKey("accounts.id"), nullable=False),
+    Column("account", Text, nullable=False),
     Column("amount", BigInteger, nullable=False),
-    Index("postings_by_account", "account_id", "transaction_id"),
+    ForeignKeyConstraint(["book", "number"], ["transactions.book", "transactions.number"]),
+    Index("postings_by_account", "book", "account", "number"),
     sqlite_with_rowid=False,
 )
 
@@ -128,7 +122,8 @@ def follow(url: str | Path, ledger: Ledger) -> int:
             the book is not sound.
     """
     with _opened(url, writing=True) as connection:
-        there = _count(connection, _book(connection, ledger))
+        _enter(connection, ledger)
+        there = _count(connection, ledger)
         written = _completed(connection, ledger, there)
         return written if there <= ledger.as_book().count else _completed(connection, ledger, None)
 
@@ -142,10 +137,12 @@ def rebuild(url: str | Path, ledger: Ledger) -> int:
 def _completed(connection: Connection, ledger: Ledger, there: int | None) -> int:
     """Write what the log has behind the transaction ``there``; None: all of it, in the place of what there is."""
     if there is None:
-        _clear(connection, ledger)
-    book, written, records = _book(connection, ledger), 0, ledger.history(after=there or 0)
+        for table in (postings, transactions, accounts, books):
+            connection.execute(table.delete().where(_mine(table, ledger)))
+        _enter(connection, ledger)
+    written, records = 0, ledger.history(after=there or 0)
     while some := list(islice(records, CHUNK)):
-        _write(connection, book, some)
+        _write(connection, ledger.book, some)
         written += len(some)
     return written
 
@@ -236,98 +233,83 @@ def _settle(connection: Connection, where: str, writing: bool) -> None:
         metadata.create_all(connection)
 
 
-def _clear(connection: Connection, ledger: Ledger) -> None:
-    """Delete a book from the index."""
-    mine = select(books.c.id).where(books.c.name == ledger.book)
-    own = select(transactions.c.id).where(transactions.c.book_id.in_(mine))
-    connection.execute(postings.delete().where(postings.c.transaction_id.in_(own)))
-    for table in (transactions, accounts):
-        connection.execute(table.delete().where(table.c.book_id.in_(mine)))
-    connection.execute(books.delete().where(books.c.name == ledger.book))
+def _mine(table: Table, ledger: Ledger) -> ColumnElement[bool]:
+    """Return the condition that a row of a table is of this book."""
+    return (table.c.name if table is books else table.c.book) == ledger.book
 
 
-def _book(connection: Connection, ledger: Ledger) -> int:
-    """Return the id of a book, which is entered if it is not there."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    made = dialect.insert(books).values(name=ledger.book, floor=ledger.floor)
+def _upsert(connection: Connection, table: Table) -> Any:
+    """Return an insertion that may say what happens to rows that are there."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def _enter(connection: Connection, ledger: Ledger) -> None:
+    """Enter a book if it is not there, and hold its row until the end, so that its writers take turns."""
+    made = _upsert(connection, books).values(name=ledger.book, floor=ledger.floor)
     connection.execute(made.on_conflict_do_nothing())
-    return int(connection.execute(select(books.c.id).where(books.c.name == ledger.book).with_for_update()).scalar_one())
+    connection.execute(select(books).where(_mine(books, ledger)).with_for_update())
 
 
-def _count(connection: Connection, book: int) -> int:
+def _count(connection: Connection, ledger: Ledger) -> int:
     """Return the number of the last transaction of a book in the index."""
-    wanted = select(func.coalesce(func.max(transactions.c.number), 0)).where(transactions.c.book_id == book)
-    return int(connection.execute(wanted).scalar_one())
+    last = func.coalesce(func.max(transactions.c.number), 0)
+    return int(connection.execute(select(last).where(_mine(transactions, ledger))).scalar_one())
 
 
-def _write(connection: Connection, book: int, records: Sequence[Record]) -> None:
+def _write(connection: Connection, book: str, records: Sequence[Record]) -> None:
     """Write transactions behind the last one, and move the balances."""
-    a, t = accounts.c, transactions.c
     moved: dict[str, int] = {}
+    rows, lines = [], []
     for record in records:
-        for name, units in record.transaction.postings:
+        of, now = {"book": book, "number": record.number}, record.transaction
+        rows.append({**of, "round": record.round, "step": now.step, "kind": now.kind, "memo": now.memo})
+        for line, (name, units) in enumerate(now.postings):
             moved[name] = moved.get(name, 0) + units
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    new = dialect.insert(accounts)
-    sums = {"balance": a.balance + new.excluded.balance}
-    more = new.on_conflict_do_update(index_elements=["book_id", "name"], set_=sums)
-    held = [{"book_id": book, "name": name, "balance": units} for name, units in moved.items()]
-    if held:  # the close of a round moves nothing
-        connection.execute(more, held)
-    ids = {row.name: row.id for row in connection.execute(select(a.name, a.id).where(a.book_id == book))}
-    rows = [
-        {"book_id": book, "number": r.number, "round": r.round, "step": x.step, "kind": x.kind, "memo": x.memo}
-        for r, x in ((r, r.transaction) for r in records)
-    ]
+            lines.append({**of, "line": line, "account": name, "amount": units})
+    new = _upsert(connection, accounts)
+    sums = {"balance": accounts.c.balance + new.excluded.balance}
+    more = new.on_conflict_do_update(index_elements=["book", "name"], set_=sums)
     connection.execute(transactions.insert(), rows)
-    mine = (t.book_id == book) & (t.number >= records[0].number)
-    id_of = {row.number: row.id for row in connection.execute(select(t.number, t.id).where(mine))}
-    lines = [
-        {"transaction_id": id_of[r.number], "line": line, "account_id": ids[name], "amount": units}
-        for r in records
-        for line, (name, units) in enumerate(r.transaction.postings)
-    ]
-    if lines:
+    if lines:  # the close of a round moves nothing
+        connection.execute(more, [{"book": book, "name": name, "balance": units} for name, units in moved.items()])
         connection.execute(postings.insert(), lines)
 
 
 def _difference(connection: Connection, ledger: Ledger) -> str:
     """Return the first thing in which the index of a book differs from the log, or ""."""
-    found_book = connection.execute(select(books.c.id, books.c.floor).where(books.c.name == ledger.book)).first()
-    if found_book is None:
+    floor = connection.execute(select(books.c.floor).where(_mine(books, ledger))).first()
+    if floor is None:
         return ""
-    book, floor = found_book
-    if floor != ledger.floor:
-        return f"the floor is {ledger.floor} units, and {floor!a} by the index"
+    if floor[0] != ledger.floor:
+        return f"the floor is {ledger.floor} units, and {floor[0]!a} by the index"
     held: dict[str, int] = {}
-    for record, found in zip(ledger.history(), _indexed(connection, int(book)), strict=False):
+    for record, found in zip(ledger.history(), _indexed(connection, ledger), strict=False):
         if found != record:
             return f"transaction {record.number} (round {record.round}, step {record.transaction.step!a})"
         for name, units in record.transaction.postings:
             held[name] = held.get(name, 0) + units
-    if _count(connection, int(book)) > (count := ledger.as_book().count):
+    if _count(connection, ledger) > (count := ledger.as_book().count):
         return f"transaction {count + 1}: the log ends before it"
-    a = accounts.c
-    listed = {row.name: row.balance for row in connection.execute(select(a.name, a.balance).where(a.book_id == book))}
+    a, p, t = accounts.c, postings.c, transactions.c
+    every = connection.execute(select(a.name, a.balance).where(_mine(accounts, ledger)))
+    listed = {row.name: row.balance for row in every}
     for name in sorted(held.keys() | listed.keys()):
         if listed.get(name) != held.get(name) or type(listed.get(name)) is not int:
             return f"account {name!a}: holds {held.get(name)} units by the log, {listed.get(name)!a} by the index"
-    p, t = postings.c, transactions.c
-    stray = select(p.transaction_id).where(~select(t.id).where(t.id == p.transaction_id).exists())
+    stray = select(p.number).where(~select(t.number).where((t.book == p.book) & (t.number == p.number)).exists())
     if connection.execute(stray.limit(1)).first() is not None:
         return "a posting that belongs to no transaction"
     return ""
 
 
-def _indexed(connection: Connection, book: int) -> Iterator[Record]:
+def _indexed(connection: Connection, ledger: Ledger) -> Iterator[Record]:
     """Yield the transactions of a book as the index has them; the types of their values are whatever it holds."""
-    a, t, p = accounts.c, transactions.c, postings.c
+    p, t = postings.c, transactions.c
     wanted = (
-        select(t.number, t.round, t.step, t.kind, t.memo, p.line, p.amount, a.name)
+        select(t.number, t.round, t.step, t.kind, t.memo, p.line, p.amount, p.account)
         .select_from(transactions)
-        .outerjoin(postings, p.transaction_id == t.id)
-        .outerjoin(accounts, (a.id == p.account_id) & (a.book_id == t.book_id))
-        .where(t.book_id == book)
+        .outerjoin(postings, (p.book == t.book) & (p.number == t.number))
+        .where(_mine(transactions, ledger))
         .order_by(t.number, p.line)
     )
     rows = connection.execution_options(stream_results=True, max_row_buffer=CHUNK).execute(wanted)
@@ -337,5 +319,5 @@ def _indexed(connection: Connection, book: int) -> Iterator[Record]:
         # a close has no postings: one row without a line
         for place, row in enumerate(() if first.line is None and not others else (first, *others)):
             whole = row.line == place and type(row.amount) is int
-            moved.append((row.name, row.amount) if whole else ("", 0))
+            moved.append((row.account, row.amount) if whole else ("", 0))
         yield Record(first.number, first.round, Transaction(first.step, first.kind, tuple(moved), first.memo))

@@ -13,7 +13,7 @@ depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in :mod:`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ class Word:
 
     Attributes:
         reason: completes the sentence "The part needs ..."; for a word of "doing", the sentence "The part ...".
-        remedy: the setting that helps. Empty: there is none.
+        remedy: the setting that helps. Empty, of a word that parts of a slot give: whichever says so (:func:`meaning`).
         by: who gives it. "experiment": its settings and data; "clients": hanse's own clients and training; a slot: the
             part in it. "doing": nobody, since it says what a part does, which what surrounds it may forbid.
     """
@@ -57,26 +57,25 @@ WORDS: Mapping[str, Word] = {
     "root": Word("a root set at the server, for itself to train on", "data.root > 0"),
     "clients": Word("several clients; with data.partition = 'pooled' there is one", "'centralised' trains it"),
     "pooled": Word("all data at one client", "data.partition = 'pooled'"),
-    "head": Word("a classifier that ends in a linear layer, whose input the generator makes"),
+    "head": Word("a classifier that ends in a linear layer, whose input the generator makes",
+                 "model.name = 'mlp', or a module whose last layer is nn.Linear"),
     "secure": Word("sums of groups of updates in the place of single ones", "federation.secure"),
     "noise": Word("clients that say how much noise their updates have",
                   "federation.private without federation.secure or late updates"),
     "proofs": Word("members that prove that they train", "evidence.training = {}"),
-    "values": Word("a value part", "mechanism.value", "value"),
-    "bids": Word("an auction that clients bid at", "mechanism.settle = 'tokens' or 'server_tokens'", "settle"),
-    "trade": Word("a market of models", "mechanism.weigh = 'ipfl'", "weigh"),
+    "values": Word("a value part", by="value"),
+    "bids": Word("an auction that clients bid at", by="settle"),
+    "trade": Word("a market of models", by="weigh"),
     "average": Word("a weighted average of the updates, or a rule that it accepts",
                     "'exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' of game 'average' go with it",
                     "weigh"),
-    "probabilities": Word("a selector that draws at random and hands on its probabilities",
-                          "mechanism.select = 's_fedavg'", "select"),
-    "schedule": Word("a selector that goes by the bids for each model; here it ignores them",
-                     "mechanism.select = 'tiers' or 'pretrained_tiers'", "select"),
+    "probabilities": Word("a selector that draws at random and hands on its probabilities", by="select"),
+    "schedule": Word("a selector that goes by the bids for each model; here it ignores them", by="select"),
     "groups": Word("groups of several seats with one target row; here every client trains a row of its own",
                    by="train"),
     "sizes": Word("how many samples each client says it has", by="clients"),
     "weights": Word("each update's weight in the new model", by="clients"),
-    "losses": Word("each client's training loss", by="clients"),
+    "losses": Word("each client's training loss", "hanse's own training without federation.private", "clients"),
     "slope": Word("a loss with a gradient", by="clients"),
     "sgd": Word("how many steps of SGD clients took, at train.lr", by="clients"),
     "penalty": Word("training that takes pulls and tilts", by="clients"),
@@ -130,7 +129,7 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
     },
     "data.client_test_from/classes": {"network": f"all test samples count equally; allowed: 'own', 'server'{LOCAL}"},
     "eval.model": {"network": f"clients test what they hold; allowed: 'deployed'{LOCAL}"},
-    "clients.told": {"no valued": f"needs {WORDS['values']}"},
+    "clients.told": {"no valued": f"needs {WORDS['values']} (mechanism.value)"},
     "train.lr_decay_by": {"network": HERE},
     "train.statistics/own": {
         "network": HERE,
@@ -274,15 +273,29 @@ def _reason(word: str, slots: Mapping[str, Part]) -> str:
     by = WORDS[word].by
     if word != "average" and by in slots and not type(slots[by]).__module__.startswith("hanse."):
         return f"'{word}', and {type(slots[by]).__name__} in mechanism.{by} does not say that it gives it"
-    return str(WORDS[word])
+    return meaning(word)
+
+
+def meaning(word: str) -> str:
+    """Return what a word of the list means, with the setting that helps, or the built-in parts that give it."""
+    of, by = WORDS[word], WORDS[word].by
+    if of.remedy or by not in PARTS:
+        return str(of)
+    return f"{of} ({_parts_that(by, lambda part: word == 'values' or word in said(part, 'gives', by))})"
+
+
+def _parts_that(slot: str, fit: Callable[[Any], bool]) -> str:
+    """Return in words which built-in parts fit."""
+    *found, last = [f"'{known}'" for known, make in PARTS[slot].items() if fit(make())] or [""]
+    names = f"{', '.join(found)} or {last}" if found else last
+    return f"mechanism.{slot} = {names}" if names else f"no part of mechanism.{slot} has them"
 
 
 def _parts_with(slot: str, name: str) -> str:
     """Return in words which built-in parts have a block: those that lay it out (slot train) or fill it (slot weigh)."""
-    made, tiny = {known: make() for known, make in PARTS[slot].items()}, Context.tiny()
-    has = {k: [b.name for b in p.blocks(tiny)] if slot == "train" else said(p, "fills", slot) for k, p in made.items()}
-    found = [f"'{known}'" for known, names in has.items() if name in names]
-    return f"mechanism.{slot} = {' or '.join(found)}" if found else f"no part of mechanism.{slot} has them"
+    if slot == "train":
+        return _parts_that(slot, lambda part: name in [block.name for block in part.blocks(Context.tiny())])
+    return _parts_that(slot, lambda part: name in said(part, "fills", slot))
 
 
 def _rows(tables: Iterable[Mapping[str, Mapping[str, str]]] = ()) -> list[tuple[str, str, str]]:
@@ -311,7 +324,7 @@ def clashes(mechanism: Mechanism, around: Mapping[str, str], *tables: Mapping[st
             found[setting, word, ""] = f"{around[setting]}: {told}{why}"
         for slot, part, words in does_what:
             if word in words:
-                does = str(WORDS[word]) if word in DOING else f"needs {WORDS[word]}"
+                does = meaning(word) if word in DOING else f"needs {meaning(word)}"
                 fitting = sorted(n for n, make in PARTS[slot].items() if "sums" in said(make, "accepts", slot))
                 because, part_name = why.format(accepting=", ".join(fitting)), word_of(part, slot)
                 line = f"{around[setting]}: mechanism.{slot}: {part_name} {does}: {because}"
@@ -333,7 +346,7 @@ def listed() -> list[tuple[str, str, str, str]]:
     found = []
     for name, word in WORDS.items():
         forbidding = dict.fromkeys(_shown(setting) for setting, what, _ in _rows() if what == name)
-        found.append((name, word.by, str(word), ", ".join(forbidding)))
+        found.append((name, word.by, meaning(name), ", ".join(forbidding)))
     return found
 
 

@@ -193,9 +193,8 @@ def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[
         return
     for name, (_, meaning) in looks.items():
         yield Check(name, not wrong[name], wrong[name] or meaning)
-    yield Check(
-        "bills", not wrong["bills"], wrong["bills"] or f"the books have the bills of {count} markets, unit by unit"
-    )
+    right = f"the books have the bills of {quantity(count, 'market')}, unit by unit"
+    yield Check("bills", not wrong["bills"], wrong["bills"] or right)
 
 
 def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check | Fact]:

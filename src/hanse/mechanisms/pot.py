@@ -24,7 +24,7 @@ from hanse.core.entry import client as account
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View, set_words
 from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
-from hanse.games.jackknife import interval_errors
+from hanse.games.jackknife import jackknife_errors
 from hanse.games.shares import shares
 from hanse.mechanisms.by_value import payees, rounded
 from hanse.mechanisms.value_checks import other_payee
@@ -158,8 +158,8 @@ class Pot(SettlePart):
 
 
 def errors_of(state: State) -> Floats:
-    """Return the standard errors ``[N]`` of summed values, from the draw of samples (with Student's factor for the
-    blocks that they are from) and from the estimation.
+    """Return the standard errors ``[N]`` of summed values, from the draw of samples (plain ones: how far values are
+    drawn together goes by variances, and not by intervals) and from the estimation, of which some parts know a bound.
 
     With other samples all values would be higher, or all lower, which tells nobody apart. So it is the error of the
     difference from the mean of those above 0; or the value's own, where that is smaller: who sends next to nothing has
@@ -171,5 +171,5 @@ def errors_of(state: State) -> Floats:
     known = np.isfinite(without).all(axis=1)
     counted = known & (worth > 0)
     apart = without - without[counted].mean(axis=0) if counted.any() else without
-    drawn = np.fmin(interval_errors(apart), interval_errors(without))
+    drawn = np.fmin(jackknife_errors(apart), jackknife_errors(without))
     return np.asarray(np.where(known, np.sqrt(drawn**2 + state["variance"]), np.inf))

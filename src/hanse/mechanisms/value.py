@@ -69,7 +69,8 @@ class Solved:
 
     Attributes:
         values: ``[m]``, one value per player.
-        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
+        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``; those of
+            random worths where a user's function judges, until :func:`steadied` has made errors of them.
         errors: standard errors ``[m]``; None for exact values.
         metrics: what to record; summed over the groups of a round.
     """
@@ -81,10 +82,10 @@ class Solved:
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: CoalitionGame) -> Floats:
-    """Return what ``solve`` makes of the utilities with each block left out in turn, ``[m, B]``."""
+    """Return what ``solve`` makes of the worths that the game has for its values' errors, ``[m, B]``."""
     # A block may hold all samples of a class, without which a metric has no value. Then the players have none either.
     none = np.full(game.players, np.nan)
-    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
+    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.for_errors.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
@@ -309,7 +310,7 @@ class GTG(GameValue):
             "value/cut_short": float(found.cut),
             "value/truncated_between": float(found.truncated_between),
         }
-        return Solved(found.values, found.along(game.without_block), _known(found.standard_errors), counts)
+        return Solved(found.values, found.along(game.for_errors), _known(found.standard_errors), counts)
 
 
 @dataclass(frozen=True)
@@ -367,11 +368,11 @@ class MixtureValue(GameValue):
         alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
         sound = np.flatnonzero(alone > WORST)
         values, errors = np.full(n, WORST), np.zeros(n)
-        without = np.full((n, game.without_block.shape[1]), WORST)
+        without = np.full((n, game.for_errors.shape[1]), WORST)
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
         if len(sound):
             found = self._among(memo, game, sound, seed)
-            worth = game.without_block[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
+            worth = game.for_errors[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
             values[sound], errors[sound] = found.values, found.standard_errors
             without[sound] = found.fit.values(worth)
             metrics |= {"value/exact_games": float(found.exact)}
@@ -411,7 +412,7 @@ class MonteCarlo(GameValue):
             seed: the seed of the draws.
         """
         found = shapley.monte_carlo_result(game, n, self.permutations, seed)
-        return Solved(found.values, found.along(game.without_block), _known(found.standard_errors))
+        return Solved(found.values, found.along(game.for_errors), _known(found.standard_errors))
 
 
 class _AllCoalitions(GameValue):

@@ -147,7 +147,7 @@ def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> 
     """
     rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
-    if not len(rounds) or (honest is None and (run.in_app or not run.members) and not (run.path / FOLDER).exists()):
+    if not len(rounds) or (honest is None and (run.in_app or not run.members) and not run.has(FOLDER)):
         return rounds, values
     found, last = list[tuple[int, float | None]](), dict[int, float]()
     for r in rounds[even(len(rounds), most or len(rounds))].tolist():

@@ -58,6 +58,8 @@ def by_python(run: RunRecord) -> str:
     data, model = (named_choice(table(run.config, section).get(key), "") == OBJECT for section, key in sections)
     if not data and not model:
         return ""
+    if run.path is None:
+        return "run.alone()"
     return f"hanse.load({str(run.path)!r}{', model=...' * model}).alone({'data=...' * data})"
 
 
@@ -107,7 +109,20 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
     return place
 
 
-def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | None:
+def given_alone(run: RunRecord, given: Sequence[RunRecord]) -> RunRecord | None:
+    """Return that of some runs of single clients which is the same experiment, one with the same seeds first, or None.
+
+    Args:
+        run: the run that the clients joined, or one of single clients, for which there is none.
+        given: the runs of single clients.
+    """
+    if run.mechanism == ALONE:
+        return None
+    by_seeds = sorted(given, key=lambda other: other.seeds != run.seeds)
+    return next((other for other in by_seeds if _alike(run.config, other.config)), None)
+
+
+def find_alone(run: RunRecord) -> RunRecord | None:
     """Return a run of the same clients by themselves: from the folder "alone" of the run, or from next to it.
 
     It must have the same data, model, training and number of rounds, and at least one finished round. If there are
@@ -115,18 +130,15 @@ def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | N
 
     Args:
         run: the run.
-        given: runs of single clients to be used rather than any that is found, those with the same seeds first.
     """
-    if run.mechanism == ALONE:
+    if run.mechanism == ALONE or run.path is None:
         return None
-    for other in sorted(given, key=lambda other: other.seeds != run.seeds):
-        if _alike(run.config, other.config):
-            return other
-    beside = sorted(p for p in run.path.resolve().parent.iterdir() if p != run.path.resolve())
-    for path in (run.path / HERE, *beside):
+    # glob passes over folders that this user may not read
+    beside = sorted(run.path.resolve().parent.glob("*/config.toml"))
+    for file in (run.path / HERE / "config.toml", *beside):
         try:
-            if (path / "config.toml").exists() and _alike(run.config, read_toml(path / "config.toml")):
-                return load_run(path)
+            if _alike(run.config, read_toml(file)):
+                return load_run(file.parent)
         except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
             continue
     return None

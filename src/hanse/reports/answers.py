@@ -18,14 +18,14 @@ import numpy as np
 
 from hanse.base.files import MEMBERS
 from hanse.games.jackknife import SURE
-from hanse.reports.alone import ALONE, by_python, find_alone
+from hanse.reports.alone import ALONE, by_python, given_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
 from hanse.reports.fits import surely
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.showing import shown
-from hanse.reports.words import Note, said
+from hanse.reports.words import Note, doubts_said, said
 from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
 
@@ -95,7 +95,7 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     joined = [group for group in groups if group.runs[0].mechanism not in APART] or list(groups)
     beside = [run for group in groups for run in group.runs if run.mechanism == ALONE]
     group = joined[0]
-    found = [facts_of(run, find_alone(run, beside)) for run in group.runs]
+    found = [facts_of(run, given_alone(run, beside)) for run in group.runs]
     valued = next(((one, worth) for one in joined if (worth := contribution(one)) is not None), None)
     several = len(joined) > 1
     pays = _joining(group, found, beside, group.label if several else "")
@@ -106,7 +106,7 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     gave, picture = [Note("nobody_valued", "note")], None
     if valued is not None:
         worth = valued[1]
-        doubtful = any(run.doubts for run in given.runs)
+        doubtful = any(run.coded_doubts for run in given.runs)
         some = len(given.same_clients) < len(given.runs)  # of other splits, a client's number is another client's
         label = f"{given.label}{given.seeds_text}" if several or some else ""
         gave = contributed(worth, label, retrained.keys(), [row.name for row in harmful], doubtful=doubtful)
@@ -130,9 +130,9 @@ def doubts_of(groups: Sequence[SeedGroup]) -> list[str]:
     """Return the doubts about each experiment: those of its first doubtful seed, and how many more there are."""
     told = []
     for group in groups:
-        doubtful = [run for run in group.runs if run.doubts]
+        doubtful = [run for run in group.runs if run.coded_doubts]
         label = group.label if len(group.runs) > 1 or len(groups) > 1 else ""
-        for line in doubtful[0].doubts if doubtful else []:
+        for line in doubts_said(doubtful[0]) if doubtful else []:
             told.append(said("doubt_of", line, label, doubtful[0].seeds[0], len(doubtful) - 1))
     return told
 
@@ -172,7 +172,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
-        apart = (first.path / MEMBERS).exists() and not first.in_app
+        apart = first.has(MEMBERS) and not first.in_app
         notes.append(Note("joining_unknown", "warning", {"tested": any(tested), "apart": apart}))
     gained = [row.beyond for row in found[0].clients if row.honest and row.beyond is not None]
     if gained:
@@ -271,14 +271,14 @@ def _next(
     """
     run, judged = group.runs[0], (group if valued is None else valued[0]).runs[0]
     # whether no network, or an app of its own, played them
-    here, there = (not (one.path / MEMBERS).exists() for one in (run, judged))
+    here, there = (not one.has(MEMBERS) for one in (run, judged))
     lost = sum(one.whole.no - one.whole.yes for one in found)
     untested = not any(row.joined is not None for one in found for row in one.clients)
     going_on = run.unfinished and run.ended_early is None
     choices = {
         "start_again_if_stopped": going_on and run.in_app,
         "let_it_finish": going_on,
-        "mind_the_warning": bool(run.doubts),
+        "mind_the_warning": bool(run.coded_doubts),
         "see_why_no_values": valued is None and bool(run.gaps),
         "run_what_is_joined": run.mechanism in APART,
         "keep_own_tests": untested and here,

@@ -149,7 +149,7 @@ def _described(run: RunRecord, parts: Mapping[str, Any]) -> Check | Fact | None:
     if not odd:
         return None
     wrong = f"what it says of the {odd[0]} part is not what that part says of itself"
-    file, here = run.path / "environment.json", version("hanse")
+    file, here = run.folder / "environment.json", version("hanse")
     said = read_json(file) if file.is_file() else None
     of = table(said, "packages").get("hanse", here) if isinstance(said, Mapping) else here
     return Check(ABOUT, False, wrong) if of == here else Fact(ABOUT, f"{wrong} in this version of hanse")

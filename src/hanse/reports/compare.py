@@ -20,6 +20,7 @@ import numpy as np
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
 from hanse.base.plain_text import quantity
+from hanse.data.fingerprint import begun_with
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.fits import own_mean
@@ -34,15 +35,6 @@ from hanse.runs.run_record import RunRecord
 
 EPSILON = 5e-3
 """GTFLAT's tolerance: half a percent of accuracy."""
-
-
-def best_so_far(accuracy: Floats) -> Floats:
-    """Return the best accuracy until each round, ``[..., rounds]``, as in GTFLAT's Figure 2.
-
-    Args:
-        accuracy: ``[..., rounds]``.
-    """
-    return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
 
 
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
@@ -261,19 +253,27 @@ def _last(values: np.ndarray) -> float | None:
 
 
 def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
-    """Return warnings about a comparison: the experiments' data or rounds differ, or they have one seed each.
+    """Return warnings about a comparison: the experiments' data or rounds differ, they have one seed each, or the seeds
+    of one do not change who holds which rows, as tables that are divided already do not.
 
     Args:
         groups: the experiments.
     """
+    held = {
+        group.label: [run.path and begun_with(run.path) for run in group.runs]
+        for group in groups
+        if len(group.runs) > 1
+    }
+    fixed = [label for label, (first, *others) in held.items() if first and all(first == other for other in others)]
+    one_split = [Note("one_split", "note", {"labels": fixed})] * bool(fixed)
     if len(groups) < 2:
-        return []
+        return one_split
     every = different_settings(groups)
     differing = {key: every[key] for key in every if key.startswith("data.") or key == "run.rounds"}
     named = {key: [textwrap.shorten(v, 40) for v in values] for key, values in list(differing.items())[:_MOST_NAMED]}
     fields = {"settings": named, "more": len(differing) - len(named)}
     found = [Note("settings_differ", "warning", fields)] if named else []
-    return found + [Note("one_seed", "warning")] * all(len(group.runs) == 1 for group in groups)
+    return found + one_split + [Note("one_seed", "warning")] * all(len(group.runs) == 1 for group in groups)
 
 
 # ---- tables

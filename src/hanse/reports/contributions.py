@@ -167,7 +167,11 @@ def _many_models(run: RunRecord) -> bool:
 
 
 def fallen(run: RunRecord) -> str:
-    """Return the name of what :func:`gained` measures the fall of: one model's validation loss, or that of several."""
+    """Return the name of what :func:`gained` measures the fall of: one model's validation loss, or that of several; ""
+    where values, such as a cosine or a share of an accuracy, are no parts of such a fall.
+    """
+    if gained(run) is None:
+        return ""
     return "the validation losses of all models together" if _many_models(run) else "the validation loss"
 
 

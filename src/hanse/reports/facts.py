@@ -51,6 +51,8 @@ VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground fo
 
 MISSING = ("lost_round", "more_lost", "beyond_the_book", "no_values")  # notes on what is missing in the records
 
+VALUED_OTHERWISE = ("not_averages", "truncated_between")  # notes on rounds that were valued as what they were not
+
 Answer = Literal["yes", "no", "even", "unknown"]
 Status = Literal["active", "expelled", "refused", "sat out", "left", "never asked"]
 
@@ -443,7 +445,6 @@ def _record(run: Any) -> RunRecord:
     return load_run(run)
 
 
-@lru_cache(maxsize=256)
 def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
     """Return the facts of one run, which are made when they are first asked for, and once for each record.
 
@@ -451,6 +452,11 @@ def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
         run: the run.
         alone: a run of the same clients alone; None as for :func:`facts`.
     """
+    return _made(run, alone)
+
+
+@lru_cache(maxsize=256)
+def _made(run: RunRecord, alone: RunRecord | None) -> RunOf:
     return RunOf(run, alone)
 
 
@@ -478,7 +484,7 @@ class RunOf:
             return ()
         members = table(table(self.record.config, "clients"), "members")
         joined = len(set(members.values())) < len(members)  # a charter names each member, also one of a single client
-        booked = (self.record.path / "ledger.json").exists()
+        booked = self.record.has("ledger.json")
         able = ("value",) * (self.valued is not None and self.valued.measure.share_out and not joined)
         return able + ("balance",) * (booked and not joined) + ("earned",) * booked
 
@@ -639,8 +645,8 @@ class RunOf:
         def add(code: str, level: Level, **fields: Any) -> None:
             found.append(Note(code, level, {"run": run.name, **fields}))
 
-        for code, line in run.coded_doubts:
-            add(code, "doubt", said=line)
+        for code, what in run.coded_doubts:
+            add(code, "doubt", **what)
         for line in run.about.notes:  # None: of nobody alone
             owner = next((row.client for row in self.clients if f"client '{row.name}'" in line), None)
             add("data", "warning", said=line, client=owner)
@@ -664,6 +670,9 @@ class RunOf:
         cut, orders = (float(run.series(f"value/{of}")[1].sum()) for of in ("cut_short", "permutations"))
         if cut > 0:
             add("cut_short", "warning", cut=int(cut), orders=int(orders))
+        for code in VALUED_OTHERWISE:
+            if many := sum(bool(line.get(f"value/{code}")) for line in run.metrics):
+                add(code, "warning", rounds=many, of=len(run.metrics))
         if run.unfinished:
             add("unfinished", "warning", rounds=len(run.metrics), planned=run.rounds_planned)
         elif run.ended_early is not None:
@@ -676,7 +685,7 @@ class RunOf:
         if run.minted:
             add("minted", "warning", units=run.minted)
         if full := nothing_left(run.metrics):
-            add("nothing_left", "warning", said=full)
+            add("nothing_left", "warning", accuracy=full)
         for row in self.clients:
             who = {"client": row.client, "name": row.name}
             if row.units is not None and row.units < VERY_FEW and row.paid_to_join in ("yes", "no"):
@@ -725,7 +734,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     there = None if run.members else _listed(run, end, "present")  # a member's node may be away for a round
     rounds = [int(line["round"]) for line in run.metrics if line.get("left")]
     resigned = {client: round for round in rounds for client in _listed(run, round, "leaving") or ()}
-    expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
+    expelled = {} if run.path is None else Orders.read(run.path).expelled
+    gone = used_up((s.client, s.round, s.refused) for s in run.clients)
     left, absent = run.sums.left, set() if there is None else set(range(run.num_clients)) - there
     until = there_until(run, absent | (expelled.keys() & range(run.num_clients)))
     seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
@@ -737,7 +747,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
         since, why = None, ""
-        signed = expelled.get(client) == LEAVES and place_of(run.path, client, "-signed.txt").exists()
+        signed = expelled.get(client) == LEAVES and place_of(run.folder, client, "-signed.txt").exists()
         if client in left or signed:
             # what is settled behind the last round is dated later; on a network it was asked nothing before
             status, since, why = "left", until[client] if client in expelled else min(left[client], end + 1), BY_LEAVE

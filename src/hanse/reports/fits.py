@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hanse.base.files import MEMBERS
 from hanse.games.jackknife import SURE, jackknife_errors, t_quantile
 from hanse.learning.intervals import BLOCKS, Interval, difference, wilson
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
@@ -382,7 +383,7 @@ def _why_not_alone(run: RunRecord, client: int) -> Note:
     """Return why it is not known what the client would have reached alone."""
     if run.mechanism == "local":
         return Note("is_alone", "note")
-    if (run.path / "members.json").exists():
+    if run.has(MEMBERS):
         return Note("alone_apart", "warning", {"command": "" if run.in_app else THERE})
     command = by_python(run) or f"hanse statement DIR --client {client} --train-alone{run.trust}"
     return Note("not_alone", "warning", {"command": command})

@@ -174,7 +174,7 @@ def _labels(firsts: Sequence[RunRecord]) -> list[str]:
 
 def _called(run: RunRecord) -> str:
     try:
-        return " ".join(read_text(run.path / CALLED, 1000).split())[:80] or run.mechanism
+        return " ".join(read_text(run.folder / CALLED, 1000).split())[:80] or run.mechanism
     except UserError:
         return run.mechanism
 

@@ -195,7 +195,7 @@ def harms_of(run: RunRecord) -> Mapping[int, Without]:
     value = table(run.config, "mechanism").get("value")
     accuracy = isinstance(value, Mapping) and value.get("utility") == "accuracy"
     key = "accuracy" if accuracy else "loss"
-    places = sorted((run.path / HERE).glob(f"start-*/*/{_JUDGED}"))
+    places = [] if run.path is None else sorted((run.path / HERE).glob(f"start-*/*/{_JUDGED}"))
     read = {(place.parent.parent.name, place.parent.name): read_json(place) for place in places}
     pairs: dict[int, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for (start, name), judged in read.items():

@@ -88,7 +88,7 @@ def read_books(run: RunRecord) -> Books | None:
         np.array([*rows], np.int64),
         np.stack([*rows.values()]) / TOKEN,
         sums.accounts,
-        open_ledger(run.path).book,
+        open_ledger(run.folder).book,
         found.transactions,
         found.head,
     )
@@ -177,7 +177,7 @@ def money_of(run: RunRecord, client: int, *, names: bool = False) -> Money | Non
         raise UserError(f"{run.path}: no statement of its books: {wrong}") from None
     if books is None:
         return None
-    called = client_names(run.path) if names else None
+    called = client_names(run.folder) if names else None
     lines = _own_lines(_own_records(run).get(client, ()), client, called)
     kinds = books.accounts.get(client, Account()).kinds
     figures = tuple(replace(one, what=run.about.kinds.get(kind, kind)) for kind, one in kinds.items())

@@ -12,13 +12,13 @@ from typing import Any
 from markupsafe import Markup
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
+from hanse.base.files import given_path, read_text, write_whole
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import Answers, answers, contributed
 from hanse.reports.chart import Chart, to_csv
 from hanse.reports.compare import cautions, differences_table, experiments_table
 from hanse.reports.contributions import contribution, contribution_charts
-from hanse.reports.facts import MISSING, facts_of
+from hanse.reports.facts import MISSING, VALUED_OTHERWISE, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.honesty import kinds_table
 from hanse.reports.market import gains_charts
@@ -56,8 +56,8 @@ def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
 # ---- what a reader must know of the runs
 
 
-_REPORTED = (*MISSING, "cut_short", "data", "unfinished", "ended_early", "late", "refusals", "minted", "nothing_left",
-             "few_units", "expelled", "refused", "sat_out", "left")  # fmt: skip
+_REPORTED = (*MISSING, "cut_short", *VALUED_OTHERWISE, "data", "unfinished", "ended_early", "late", "refusals",
+             "minted", "nothing_left", "few_units", "expelled", "refused", "sat_out", "left")  # fmt: skip
 _MOST_ALIKE = 3  # notes with one code
 
 
@@ -103,7 +103,7 @@ def write_report(
     ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, or
     no finished round. OSError: ``out`` cannot be written.
     """
-    return reported(dirs, Path(out), progress)[0]
+    return reported(dirs, given_path("out", out), progress)[0]
 
 
 def reported(
@@ -140,7 +140,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
     key = charts[0].key if first.picture is None and charts else getattr(first.picture, "key", "")
     charts = sorted((replace(c, section=TOP) if c.key == key else c for c in charts), key=lambda c: c.section != TOP)
     valued = [(group, found) for group in groups if (found := contribution(group)) is not None]
-    others = [contributed(found, g.label, doubtful=any(r.doubts for r in g.runs)) for g, found in valued[1:]]
+    others = [contributed(found, g.label, doubtful=any(r.coded_doubts for r in g.runs)) for g, found in valued[1:]]
     size = {"clients": groups[0].runs[0].num_clients, "rounds": len(groups[0].runs[0].metrics)}
     return {
         "title": said("report_title", [group.label for group in groups], **size),
@@ -157,7 +157,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "run_count": len(runs),
         "charts": charts,
         "parts": [(g.label, lines) for g in groups if (lines := g.runs[0].about.sentences)],
-        "configs": [(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
+        "configs": [(g.label, g.runs[0].name, (g.runs[0].folder / "config.toml").read_text("utf-8")) for g in groups],
     }
 
 

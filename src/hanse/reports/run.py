@@ -25,6 +25,7 @@ from hanse.core.telling import About
 from hanse.games.jackknife import SURE
 from hanse.learning.models import Factory
 from hanse.reports.showing import Displayed, Picture
+from hanse.reports.words import doubts_said, said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import played_run
@@ -71,7 +72,7 @@ class Run(PlayedRun, Displayed):
         from hanse.reports.answers import contributed
         from hanse.reports.facts import MISSING, facts_of
 
-        found, doubts = facts_of(self.record), tuple(self.record.doubts)
+        found, doubts = facts_of(self.record), tuple(doubts_said(self.record))
         sums = found.valued
         if sums is None:
             raise UserError(
@@ -127,7 +128,7 @@ class Run(PlayedRun, Displayed):
         """
         from hanse.reports.statement import statement
 
-        path = self._path("statement")
+        path = self.record.folder
         return statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -141,7 +142,7 @@ class Run(PlayedRun, Displayed):
         """
         from hanse.reports.report import write_report
 
-        path = self._path("report")
+        path = self.record.folder
         return write_report([path], path if out is None else out)
 
     def sentences(self) -> Sequence[str]:
@@ -164,8 +165,9 @@ class Run(PlayedRun, Displayed):
         sentences = () if self._valued is None else self._valued.told
         warned = [line for line in self.said if line.startswith("warning: ")]
         warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
-        full = [line for line in [nothing_left(self.metrics)] if line and sentences]
-        return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
+        easy = nothing_left(self.metrics) if sentences else None
+        full = [] if easy is None else [said("nothing_left", easy)]
+        return [" ".join([*doubts_said(self.record), f"{heading}."]), *warned, *stopped, *full, *sentences]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of :meth:`values`, or an empty one if no updates were valued."""
@@ -187,12 +189,6 @@ class Run(PlayedRun, Displayed):
     def _valued(self) -> Contributions | None:
         seats = self.record.seats
         return self.values() if np.isfinite(seats.value).any() else None
-
-    def _path(self, what: str) -> Path:
-        """Return the run directory. Raises UserError if there is none."""
-        if self.path is None:
-            raise UserError(f"{what}: this run has no directory: give it one, hanse.run(..., out='runs/first')")
-        return self.path
 
     def __repr__(self) -> str:
         return str(self)
@@ -236,7 +232,7 @@ class _InMemory(RunRecord):
         """Return the record of a run."""
         seats = [Seat.of(line) for line in run.clients]
         config = run.experiment.sections()
-        return _InMemory(Path("/nonexistent"), "run", config, run.metrics, seats, run)
+        return _InMemory(None, "run", config, run.metrics, seats, run)
 
     @property
     def about(self) -> About:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError, library
-from hanse.base.files import write_whole
+from hanse.base.files import given_path, write_whole
 from hanse.reports.words import environment
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Picture:
         """
         from hanse.reports.chart import to_csv
 
-        file = Path(path)
+        file = given_path("path", path)
         writers: dict[str, Callable[[], str | bytes]] = {
             ".svg": self.to_svg,
             ".png": self.to_png,

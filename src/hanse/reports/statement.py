@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, table, write_whole
+from hanse.base.files import MEMBERS, given_path, table, write_whole
 from hanse.base.plain_text import quantity
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, t_factor
@@ -71,7 +71,7 @@ class Statement:
         curve: the metric on its own test data after each round in which it tested.
         rounds: its seats in the rounds in which it was asked to train.
         measure: what one value is.
-        fallen: what fell by ``run.fall``.
+        fallen: what fell by ``run.fall``; "" where that is not known.
         valued: how many clients had an update valued.
         ranked: how many of these can be ranked.
         above: the sum of all clients' sums above zero.
@@ -150,7 +150,7 @@ class Statement:
 
     def save(self, path: str | Path) -> None:
         """Write the page."""
-        write_whole(Path(path), render(self))
+        write_whole(given_path("path", path), render(self))
 
     def __repr__(self) -> str:
         first, *rest = self.lines
@@ -260,7 +260,7 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "leave_or_personal": fit.sign == -1,
         "stay": fit.sign == 1,
     }
-    apart = (run.path / MEMBERS).exists()
+    apart = run.has(MEMBERS)
     command = ("" if run.in_app else THERE) if apart else by_python(run) or f"--train-alone{run.trust}"
     tested = quantity(fit.counted, row.unit if row.unit not in ("", "row") else "sample")
     fields = {"samples": tested, "command": command}

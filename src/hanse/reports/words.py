@@ -29,6 +29,8 @@ from hanse.reports import digits
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from hanse.runs.run_record import RunRecord
+
 _MACRO = re.compile(r"(\{%-? macro (\w+)\(.*?endmacro -?%\})", re.DOTALL)
 
 Level = Literal["doubt", "warning", "note"]
@@ -69,6 +71,11 @@ def said(sentence: str, /, *given: Any, **fields: Any) -> str:
     """
     macro = getattr(environment().get_template(f"sentences.j2:{sentence}").module, sentence)
     return " ".join(str(macro(*given, **fields)).split())
+
+
+def doubts_said(run: RunRecord) -> list[str]:
+    """Return the sentences to show before a run's results."""
+    return [said(code, **fields) for code, fields in run.coded_doubts]
 
 
 def _source(template: str) -> str:

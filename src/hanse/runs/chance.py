@@ -1,7 +1,7 @@
 """Whether a run has a result at all, whether its model is better than guessing, and its values meaningful.
 
-:func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the
-sentences that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a
+:func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the notes
+that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a
 guess scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
 
 Here is also what a refusal's reason says of a client that sits out with its privacy budget used up, or still trains.
@@ -124,24 +124,19 @@ def nothing_mixed(metrics: Sequence[Mapping[str, Any]], seats: Iterable[tuple[st
     return f"No update was mixed in any round (of {len(metrics)}), so the model never changed; {why.rstrip('.?')}."
 
 
-def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence if nobody bought a model in any of a run's markets.
+def unsold(metrics: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many markets a run had, if nobody bought a model in any of them; else 0.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
     """
     bought = [line["market/edges"] for line in metrics if "market/edges" in line]
-    if not bought or any(bought):
-        return []
-    return [
-        f"Nobody bought a model in any of {len(bought)} markets: no price covered a seller's cost and was below what "
-        "its model brings a buyer, or no two models were related. Compare prices with costs and eagerness: the options "
-        "of the mechanism, and clients.profiles."
-    ]
+    return 0 if any(bought) else len(bought)
 
 
-def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> list[str]:
-    """Return a sentence if groups of members, whose updates are only seen as sums, were lost in every round.
+def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> dict[str, Any]:
+    """Return which clients' updates, that are only seen as sums of groups, were lost in every round, and most often
+    why; nothing if there are none, or all were.
 
     Args:
         seats: for each line of ``clients.jsonl``, the client and why its update was refused (None: it was not).
@@ -153,16 +148,14 @@ def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> list[str]:
         summed |= {client} if refused is None else set()
     lost = sorted(reasons.keys() - summed)
     if not lost or not summed:
-        return []
-    why = sum((reasons[client] for client in lost), Counter[str]()).most_common(1)[0][0]
-    named = ", ".join(map(str, lost[:8])) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
-    return [f"Updates of clients {named} are in no sum of any round, and the model knows nothing of their data: {why}."]
+        return {}
+    return {"clients": lost, "why": sum((reasons[client] for client in lost), Counter[str]()).most_common(1)[0][0]}
 
 
 def doubts(
     metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, main: str, trained: Any, several: bool = False
-) -> list[tuple[str, str]]:
-    """Return the warnings to show before a run's other results; none if there is nothing to doubt.
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the doubts to show before a run's other results, by their notes' codes, with what these say it of.
 
     There are two such doubts. The model was no better than chance at the last test (:meth:`Guess.beaten`). Or some
     coalition's loss was above ln C in more than half of the later valued rounds; values by the loss then rank a useless
@@ -175,7 +168,7 @@ def doubts(
         trained: the loss that is trained, as ``[train] loss`` has it; None is the cross-entropy.
         several: whether there are several models, which may be good for their own clients alone.
     """
-    found = []
+    found = list[tuple[str, dict[str, Any]]]()
     tested = [line for line in metrics if is_number(line.get("test/accuracy"))]
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
@@ -184,43 +177,28 @@ def doubts(
         plain = trained in (None, "cross_entropy") and is_number(loss)
         beaten = guess.beaten(accuracy, loss if plain else None)
         if not (at_home or beaten or guess.ranks(tested[-1], main)):
-            said = (
-                f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
-                f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
-                "chance."
-            )
-            if isinstance(trained, Mapping) and "weights" in trained:
-                said += " Class weights cost accuracy: eval.metrics = ['balanced_accuracy'] shows what they are for."
+            weighted = isinstance(trained, Mapping) and "weights" in trained
+            said = {"accuracy": accuracy, "most": guess.most, "bar": guess.bar, "weighted": weighted}
             found.append(("chance_level", said))
     valued = [line for line in metrics if is_number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]
     worse = sum(line[WORSE] > 0 for line in late)
     if 2 * worse > len(late):
-        said = (
-            f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some "
-            "clients had a higher loss than guessing has, so a random model may come first. Compare with utility = "
-            '"accuracy".'
-        )
-        found.append(("loss_above_chance", said))
+        found.append(("loss_above_chance", {"worse": worse, "of": len(late)}))
     return found
 
 
-def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence if the model was almost always right from the first test on, so nothing could be gained.
+def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return how often the model was right at the first test if that was almost always, so nothing could be gained.
 
-    "" otherwise, and where only one round was tested.
+    None otherwise, and where only one round was tested.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
     """
     figures = (line.get("test/accuracy", line.get("client/test_accuracy")) for line in metrics)
     tested = [float(figure) for figure in figures if is_number(figure)]
-    if len(tested) < 2 or tested[0] < NEAR_ALL:
-        return ""
-    return (
-        f"The model got {100 * tested[0]:.1f} % right at the first test: almost nothing was left to gain, so "
-        "differences between values are mostly noise."
-    )
+    return tested[0] if len(tested) > 1 and tested[0] >= NEAR_ALL else None
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from hanse.core.entry import Transaction
-from hanse.runs.chance import is_number
 
 Scale = float | np.ndarray  # for all numbers, or for each
 
@@ -37,9 +36,9 @@ class Comparison:
 
     Examples:
         >>> Comparison(floor=1e-4).same("{}", {"loss": np.array([1.0, 2.0])}, {"loss": np.array([1.0, 2.0001])})
-        >>> Comparison().same("'{}'", {"loss": 1.0}, {"loss": 1.5})
+        >>> Comparison().same("'{}'", {"loss": 1.0, "units": 2**60}, {"loss": 1.0, "units": 2**60 + 1})
         Traceback (most recent call last):
-        hanse.runs.comparison.UnlikeError: 'loss' is 1.0, and 1.5 was recorded
+        hanse.runs.comparison.UnlikeError: 'units' is 1152921504606846976, and 1152921504606846977 was recorded
     """
 
     floor: float = 0.0
@@ -106,8 +105,8 @@ class Comparison:
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """Return a value of a line as an array, a number as one of floats; None for nothing."""
-    return None if value is None else np.asarray(float(value) if is_number(value) else value)
+    """Return a value of a line as an array, which is whole where the value is; None for nothing."""
+    return None if value is None else np.asarray(value)
 
 
 def _step(transaction: Transaction | None) -> str:

@@ -32,7 +32,7 @@ from pydantic import (
 from hanse.base import toml
 from hanse.base.errors import UserError, collected, gated, nearest
 from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
-from hanse.base.files import SMALL, read_json, table
+from hanse.base.files import SMALL, given_path, read_json, table
 from hanse.base.imports import OWN, import_path, import_paths, path_of
 from hanse.base.wings import Names, absent
 from hanse.core.part import Mechanism
@@ -568,7 +568,7 @@ def began_with(folder: Path) -> dict[str, str]:
 
 def read_file(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as nested dictionaries. Raises UserError if it is missing or not TOML."""
-    path = Path(path)
+    path = given_path("path", path)
     try:
         with path.open("rb") as file:
             text = file.read(SMALL + 1)

@@ -33,7 +33,7 @@ import numpy as np
 
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
 from hanse.base.factories import MOST_COUNT, OBJECT
-from hanse.base.files import going_on, on_network, read_toml, table, write_whole
+from hanse.base.files import given_path, going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import nn
@@ -399,7 +399,7 @@ def run(
     own = Own(data, model)
     if out is None:
         return play(build(experiment, own=own), observers)
-    with Hold(Path(out)) as hold:
+    with Hold(given_path("out", out)) as hold:
         claim(hold, overwrite=overwrite)
         return play(build(experiment, own=own), observers, hold, overwrite=overwrite)
 
@@ -475,7 +475,7 @@ def resume(
         >>> bool((longer.table.rows == hanse.run(whole).table.rows).all())
         True
     """
-    path = Path(path)
+    path = given_path("path", path)
     observers = _watching(observers, progress, path.name)
     if (path / "network.json").exists():
         raise UserError(f"{path}: is a project of a network; 'hanse network run {path}' goes on with its run")

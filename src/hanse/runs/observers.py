@@ -3,7 +3,7 @@
 They also serve as examples of :class:`hanse.runs.played_run.Observer`. :func:`make_trackers` makes those that
 ``--track`` names. TensorBoard gets a round's numbers under their names in ``metrics.jsonl``.
 
-The functions :func:`mostly_refused` and :func:`valued_otherwise` check a finished run and return warnings.
+The function :func:`mostly_refused` checks a finished run and returns warnings.
 """
 
 from __future__ import annotations
@@ -92,28 +92,6 @@ def _diverged(seats: Sequence[Mapping[str, Any]]) -> int | None:
     for line in seats:
         overflown[int(line["round"])].append(str(line.get("refused", "")).startswith(_OVERFLOWN))
     return next((r for r in sorted(overflown) if r and 2 * sum(overflown[r]) > len(overflown[r])), None)
-
-
-def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning if values assumed that models are averages of updates, but the new model was not one; and one if
-    GTG-Shapley took a round's change for none.
-
-    Args:
-        metrics: the lines of ``metrics.jsonl``.
-    """
-    told, played = [], quantity(len(metrics), "round")
-    if rounds := sum(bool(line.get("value/not_averages")) for line in metrics):
-        told.append(
-            f"mechanism.value: in {rounds} of {played} the new model was no average of the updates alone "
-            "(weights below 0, or other rows besides the old one): values are those of the average by the weights "
-            "above 0"
-        )
-    if rounds := sum(bool(line.get("value/truncated_between")) for line in metrics):
-        told.append(
-            f"mechanism.value: in {rounds} of {played} all values are 0, because the model changed by "
-            "less than GTG-Shapley's threshold: set mechanism.value.eps = 0 to value these rounds too"
-        )
-    return told
 
 
 def errors() -> Console:

@@ -303,12 +303,13 @@ def load(
         True
     """
     record = load_run(path)
+    folder = record.folder
     experiment: Experiment | UserError
-    problem, why, state = None, "", last_state(record.path)
+    problem, why, state = None, "", last_state(folder)
     with looking(trust=trust):
         try:
-            experiment = Experiment.read(record.path / "config.toml")
-            problem, why = _problem(record.path, experiment, model, state)
+            experiment = Experiment.read(folder / "config.toml")
+            problem, why = _problem(folder, experiment, model, state)
         except UserError as wrong:
             experiment = UserError(*map(_in_python, wrong.lines))
             # what names code of its own is told when it is asked for: the tables of a run need none
@@ -317,15 +318,15 @@ def load(
             why = experiment.lines[0]
     # what was trained or tested is in the files; the state of the last checkpoint is added below
     run = PlayedRun(
-        experiment, problem, [dict(line) for line in record.metrics], played_lines(record.path, SEATS),
-        path=record.path, why_no_model=why, tested=_tests(record),
+        experiment, problem, [dict(line) for line in record.metrics], played_lines(folder, SEATS),
+        path=folder, why_no_model=why, tested=_tests(record),
         over=record.ended_early, interrupted=record.unfinished,
     )  # fmt: skip
     if state is None:
-        run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
+        run.why_no_model = run.why_no_model or f"{folder}: has no checkpoint that can be read, so no models"
     else:
         run.hold(state)
-    names = client_names(record.path)
+    names = client_names(folder)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
     return run
 

@@ -35,6 +35,7 @@ from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
     MEMBERS,
+    given_path,
     going_on,
     json_lines,
     read_arrays,
@@ -204,17 +205,17 @@ class Registered(TypedDict):
 _REGISTER = Declared[list[Registered]](list[Registered])
 
 
-def registered(folder: Path, config: Mapping[str, Any]) -> int | None:
+def registered(folder: Path | None, config: Mapping[str, Any]) -> int | None:
     """Return how many clients can have an account; None if it is not known.
 
     Args:
-        folder: the run directory. On a network, the register of members says it.
+        folder: the run directory. On a network, the register of members says it. None: the run is in memory only.
         config: the run's ``config.toml``.
 
     Raises:
         UserError: the register of members is damaged.
     """
-    if (folder / MEMBERS).is_file():
+    if folder is not None and (folder / MEMBERS).is_file():
         return 1 + max(read_members(folder), default=-1)
     data = table(config, "data")
     count = 1 if named_choice(data.get("partition"), "dirichlet") == "pooled" else data.get("clients")
@@ -427,7 +428,7 @@ class RunRecord:
     """A run directory in memory, as reports read it.
 
     Attributes:
-        path: the directory.
+        path: the directory. None: the run is in memory only.
         name: the name of the run.
         config: the content of the directory's ``config.toml``.
         metrics: one line per round. ``round`` is a number. Everything else is unchecked.
@@ -446,11 +447,22 @@ class RunRecord:
         (4, 3, 'greedyfed')
     """
 
-    path: Path
+    path: Path | None
     name: str
     config: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     clients: Sequence[Seat]
+
+    @property
+    def folder(self) -> Path:
+        """The directory, for what needs one. Raises UserError if there is none."""
+        if self.path is None:
+            raise UserError("this run has no directory: give it one, hanse.run(..., out='runs/first')")
+        return self.path
+
+    def has(self, name: str) -> bool:
+        """Return whether the run has a directory, with a file or folder of this name in it."""
+        return self.path is not None and (self.path / name).exists()
 
     @property
     def mechanism(self) -> str:
@@ -497,6 +509,7 @@ class RunRecord:
             over = None
         if (
             over is None
+            and self.path is not None
             and agreed.get("models") == "anew"
             and (latest_claim(self.path) or BooksAtCheckpoint()).finished
         ):
@@ -534,12 +547,12 @@ class RunRecord:
         """The register of a federation on a network, by client; empty for a simulation. Raises UserError for a damaged
         one.
         """
-        return read_members(self.path)
+        return read_members(self.folder)
 
     @cached_property
     def about(self) -> About:
         """The descriptions of the run's parts and behaviours. Raises UserError for a damaged or missing file."""
-        return read_about(self.path)
+        return read_about(self.folder)
 
     @property
     def guess(self) -> Guess | None:
@@ -548,7 +561,7 @@ class RunRecord:
         Raises:
             UserError: ``shape.json`` is missing or damaged.
         """
-        return read_said(self.path / SHAPE).get("guess")
+        return read_said(self.folder / SHAPE).get("guess")
 
     @property
     def models(self) -> int:
@@ -556,33 +569,32 @@ class RunRecord:
         shape = self.arrays(self.metrics[-1]["round"], only=("W_shape",)).get("W_shape") if self.metrics else None
         return 1 if shape is None or shape.shape != (2,) or shape.dtype.kind not in "iu" else int(shape[0])
 
-    @property
-    def doubts(self) -> list[str]:
-        """Sentences to show before the results: those of :attr:`coded_doubts`."""
-        return [said for _, said in self.coded_doubts]
-
     @cached_property
-    def coded_doubts(self) -> list[tuple[str, str]]:
-        """What makes the results doubtful, by the codes of notes, with a sentence each: that rows may be several of one
+    def coded_doubts(self) -> list[tuple[str, dict[str, Any]]]:
+        """What makes the results doubtful, by the codes of notes, with their fields: that rows may be several of one
         person, that there is no result, edited settings, books that do not hold, a model no better than chance,
         meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
         trained = table(self.config, "train").get("loss")
-        found = [("data", f"{self.about.doubt}.")] if self.about.doubt else []
+        found = list[tuple[str, dict[str, Any]]]()
+        if self.about.doubt:
+            found.append(("data", {"said": f"{self.about.doubt}."}))
         if self.nothing:
-            found.append(("no_update_mixed", self.nothing))
+            found.append(("no_update_mixed", {"said": self.nothing}))
         else:
-            found += [("market_dead", line) for line in unsold(self.metrics)]
-            if table(self.config, "federation").get("secure") is not None:
-                found += [("in_no_sum", line) for line in in_no_sum((s.client, s.refused) for s in self.clients)]
-        if edited := edited_settings(self.path):
-            found.append(("edited", f"{edited}."))
+            if markets := unsold(self.metrics):
+                found.append(("market_dead", {"markets": markets}))
+            summed = table(self.config, "federation").get("secure") is not None
+            if summed and (lost := in_no_sum((seat.client, seat.refused) for seat in self.clients)):
+                found.append(("in_no_sum", lost))
+        if self.path is not None and (edited := edited_settings(self.path)):
+            found.append(("edited", {"said": f"{edited}."}))
         if wrong := self.wrong_in_books:
-            found.append(("books_broken", f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."))
+            found.append(("books_broken", {"said": f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."}))
         found += doubts(self.metrics, self.guess, main=self.main.key, trained=trained, several=self.models > 1)
-        return [*found, *(("part_warning", line) for line in self.about.warnings)]
+        return [*found, *(("part_warning", {"said": line}) for line in self.about.warnings)]
 
     @cached_property
     def nothing(self) -> str | None:
@@ -665,7 +677,7 @@ class RunRecord:
     @cached_property
     def _names(self) -> dict[int, str]:
         """The clients' names by number: from the directory, or else from their lines."""
-        return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
+        return client_names(self.folder) | {seat.client: seat.name for seat in self.clients if seat.name}
 
     def client_of(self, name: str, where: str = "--client") -> int:
         """Return the number of the client with this number or name; ``where`` begins an error's line.
@@ -678,7 +690,7 @@ class RunRecord:
     @cached_property
     def lost(self) -> Mapping[int, str]:
         """The rounds whose arrays are missing or were changed, each with the reason. See :func:`lost_rounds`."""
-        return lost_rounds(self.path)
+        return lost_rounds(self.folder)
 
     @cached_property
     def beyond(self) -> str:
@@ -686,7 +698,7 @@ class RunRecord:
         found = self.verified
         if not isinstance(found, VerifyResult) or not found.ok:
             return ""
-        return beyond_the_book(unbooked(self.path, found.closed))
+        return beyond_the_book(unbooked(self.folder, found.closed))
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round.
@@ -702,7 +714,7 @@ class RunRecord:
         Raises:
             UserError: the file is broken.
         """
-        file = round_file(self.path, round)
+        file = round_file(self.folder, round)
         return {} if round in self.lost or not file.exists() else read_arrays(file, only)
 
     def own_tests(self, round: int) -> OwnTests | None:
@@ -730,7 +742,7 @@ class RunRecord:
         }
         each = (*columns.values(), None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
-            raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
+            raise UserError(f"{round_file(self.folder, round)}: its tests of clients do not fit each other")
         return OwnTests(**columns, without=without, interval=interval)
 
     @cached_property
@@ -789,7 +801,7 @@ def walked(run: RunRecord) -> tuple[VerifyResult | str | None, Sequence[Record]]
     were found right, in their order.
     """
     met: list[Record] = []
-    if not has_books(run.path, run.metrics):
+    if run.path is None or not has_books(run.path, run.metrics):
         return None, met
     try:
         return verify_run(run.path, open_ledger(run.path), met=met.append), met
@@ -807,7 +819,7 @@ def load_run(path: str | Path) -> RunRecord:
         UserError: ``path`` is not a run directory, contains links, has no finished round yet, or is damaged. The
             message has one line.
     """
-    path = run_folder(Path(path))
+    path = run_folder(given_path("path", path))
     config = read_toml(path / "config.toml")
     most = table(config, "data").get("clients")
     if (path / MEMBERS).exists():  # a network or an app: the data that the experiment names were not used

@@ -30,6 +30,7 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.intervals import BLOCKS, UNITS, errors_without
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
+from hanse.mechanisms.feedback import departed
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.setup import Session
 
@@ -75,9 +76,9 @@ def ask_tests(
     """Test the models that clients hold after a round, on the server's test set and on the clients' own test shares.
 
     In a simulation, private rows are in the table and are also tested on the server's set. All clients that test answer
-    there, present or not, until they have left the run. On a network, only the owner of a private row tests it, only
-    present clients are asked, and their answers are checked. If clients keep batch-norm statistics of their own, the
-    server has none, and tests nothing.
+    there, present or not, until they have left the run, also by their own policy. On a network, only the owner of a
+    private row tests it, only present clients are asked, and their answers are checked. If clients keep batch-norm
+    statistics of their own, the server has none, and tests nothing.
 
     Args:
         session: what stays the same over the run.
@@ -90,7 +91,8 @@ def ask_tests(
     data, table, remote, here = session.data, state.table, session.remote, session.tested_clients
     public = held.rows[table.owner[held.rows] == SERVER] if remote else held.rows
     roster = federation.present(state.round) if remote and len(here) else Roster()
-    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, sorted(state.left))
+    left = sorted(state.left | departed(state.states))
+    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, left)
     requests = _requests(state, held, here, remote, trained)
     replies = federation.exchange(state.round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}

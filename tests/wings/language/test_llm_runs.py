@@ -25,13 +25,9 @@ def adapters(mechanism: dict[str, Any], rounds: int = 2, **data: Any) -> hanse.E
             "source": "instructions", "partition": "natural", "clients": 6, "client_test": 0.25,
             "client_test_from": "server", "client_validation": 0.1, "validation": 0.5, **data,
         },
-        model=MODEL,
-        mechanism=mechanism,
+        model=MODEL, mechanism=mechanism, engine=ENGINE, eval={"every": 2}, run={"rounds": rounds},
         train={"steps": 1, "batch_size": 2, "lr": 3e-3, "optimizer": "adamw"},
         clients={"grant": 1e6, "profiles": {"name": "roles", "roles": ROLES, "eagerness": [5e3, 9e3]}},
-        engine=ENGINE,
-        eval={"every": 2},
-        run={"rounds": rounds},
     )  # fmt: skip
 
 
@@ -89,11 +85,9 @@ def test_mechanisms_run_unchanged_on_texts(plays: Path) -> None:
                 "source": "shakespeare", "path": str(plays), "partition": "natural", "clients": 4, "client_test": 0.2,
                 "client_validation": 0.1, "download": False,
             },
-            model={"name": "lstm", "hidden": 8},
             mechanism={"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
-            train={"steps": 4, "batch_size": 4, "lr": 2.0, "momentum": 0.9},
-            engine=ENGINE,
-            run={"rounds": 3},
+            train={"steps": 4, "batch_size": 4, "lr": 2.0, "momentum": 0.9}, run={"rounds": 3},
+            model={"name": "lstm", "hidden": 8}, engine=ENGINE, eval={"metrics": ["accuracy", "loss"]},
         )
     )  # fmt: skip
     lines = result.metrics

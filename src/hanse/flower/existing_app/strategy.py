@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT
-from hanse.base.files import MEMBERS
+from hanse.base.files import MEMBERS, given_path
 from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
 from hanse.core.part import Context, Judge, Mechanism
@@ -129,7 +129,7 @@ def strategy(
         lines.append(f"clients: {clients}: must be at least 1")
     if lines:
         raise UserError(*lines)
-    where = None if out is None else Path(out)
+    where = None if out is None else given_path("out", out)
     return MechanismStrategy(experiment, where, evaluate, clients, test, keys, tuple(observers), overwrite)
 
 

@@ -39,7 +39,7 @@ from torch import nn
 
 from hanse.base.errors import MachineError, UserError, first_line, in_python
 from hanse.base.factories import OBJECT
-from hanse.base.files import MEMBERS, write_whole
+from hanse.base.files import MEMBERS, given_path, write_whole
 from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
 from hanse.core.declared import MOST_METRICS
@@ -205,7 +205,7 @@ def valued(
             lacks |= {} if slope is None else dict.fromkeys(on_server, f": {slope}")
             if lacking := unmet_needs(experiment.mechanism.built, GIVEN, lacks):
                 raise UserError(*(lack.line for lack in lacking))
-    return Valued(strategy, experiment, worth, Hold(Path(out)), names or {}, overwrite)
+    return Valued(strategy, experiment, worth, Hold(given_path("out", out)), names or {}, overwrite)
 
 
 # ---- what was asked for

@@ -67,7 +67,7 @@ def leave(
         return _say(would_leave(run, number), None, as_json)
     check_signed(run, number, signed)
     if only_expelled(run):
-        then = "once nobody plays the run, this command with --key makes its receipt"
+        then = "once the run has ended, or a server that waits for it is stopped, the same with --key makes its receipt"
         return say(f"{called(run.client_label(number))} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
 
@@ -110,7 +110,7 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     gone = [f", {tokens(said[one])} {one}" for one in ("returned", "lost") if one in said]
     held = in_tokens(said["balance"])
     held += f", {tokens(said['escrow'])} held back{still}{unvested}{''.join(gone)}"
-    if (run.path / "ledger.json").exists():
+    if run.has("ledger.json"):
         say(f"Its account has {held}.", wrap=True)
     values = run.seats.value[run.seats.client == leaving.client]
     if np.isfinite(values).any():

@@ -23,7 +23,7 @@ from hanse.base.merkle import as_text
 from hanse.core.calling import States
 from hanse.core.entry import TOKEN
 from hanse.flower.leave import LONGEST, place_of, signed_leave, take_leave
-from hanse.flower.members import ENDS, Members, Orders, give
+from hanse.flower.members import Members, Orders, give
 from hanse.flower.operator_key import signing_key
 from hanse.flower.receipts import signed_statements
 from hanse.ledger.accounts import Account
@@ -85,14 +85,14 @@ def check_signed(run: RunRecord, client: int, word: Path | None) -> None:
         client: the client.
         word: the file with its word, which is kept in the run directory; None: its node has sent it.
     """
-    if not on_network(run.path):
+    if not on_network(run.folder):
         if word is not None:
             raise UserError(f"--signed {word}: goes with a run on a network; in a simulation nobody has a key")
         return
-    if note := signed_leave(run.path, client) or ("" if word is None else read_text(word, LONGEST)):
+    if note := signed_leave(run.folder, client) or ("" if word is None else read_text(word, LONGEST)):
         ends = ExitSection.of(run.config).models == "anew"
-        take_leave(run.path, Members.read(run.path / MEMBERS), client, note, ends=ends)
-    if not signed_leave(run.path, client):
+        take_leave(run.folder, Members.read(run.folder / MEMBERS), client, note, ends=ends)
+    if not signed_leave(run.folder, client):
         who = run.client_label(client)
         raise UserError(
             f"--client {client}: '{who}' has not signed that it leaves: its owner does ('hanse leave HOME --sign'), "
@@ -106,7 +106,7 @@ def only_expelled(run: RunRecord) -> bool:
     If all models are to be made anew (``clients.exit``), no more rounds are to come once nobody plays the run.
     """
     ends = ExitSection.of(run.config).models == "anew"
-    return on_network(run.path) and run.unfinished and (in_use(run.path) or not ends)
+    return on_network(run.folder) and run.unfinished and (in_use(run.folder) or not ends)
 
 
 def would_leave(run: RunRecord, client: int) -> Leaving:
@@ -115,7 +115,7 @@ def would_leave(run: RunRecord, client: int) -> Leaving:
     Raises:
         UserError: the run's records are damaged or of another version of hanse, or its books do not hold.
     """
-    return _stated(run, client, _newest(run.path)[1])[0]
+    return _stated(run, client, _newest(run.folder)[1])[0]
 
 
 def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
@@ -130,7 +130,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
         UserError: the client has left already, the run has no ledger or none that holds, somebody plays it, its records
             are damaged or of another version of hanse, or the key is not the one of its books.
     """
-    folder, file = run.path, place_of(run.path, number)
+    folder, file = run.folder, place_of(run.folder, number)
     if file.exists():
         raise UserError(f"--client {number}: has left already; its receipt is {file}")
     check_signed(run, number, None)
@@ -157,7 +157,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
         if signing is not None and not receipt.said["open"]:  # that of the run's end lacks what the leave has moved
             for _, page in signed_statements(folder, [number], signing):
                 write_whole(place_of(folder, number, ".html"), page)
-        if Orders.read(folder).paused == ENDS:
+        if Orders.read(folder).ends:
             give(folder, "go-on", "it has left: the run is settled")
         write_whole(file, receipt.as_json() + "\n", durable=True)  # last: until then this completes a leave
     covered = read_text(place_of(folder, number, "-lineage.jsonl")).count("\n")
@@ -199,7 +199,7 @@ def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Li
     """Return the models that hold a client's updates after so many rounds."""
     train = built_in_parts(run.config).get("train")  # of a part that is not hanse's own, any training may be steered
     steered = train is None or bool(train.adds)
-    found = lineage(run.path, client, snapshot.state.table.owner, rounds, steered)
+    found = lineage(run.folder, client, snapshot.state.table.owner, rounds, steered)
     # on a network the model table has places that no member took
     return replace(found, given=found.given[found.given < run.num_clients])
 
@@ -220,7 +220,7 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
     held |= {"balance": held["balance"] + back - lost, "escrow": held["escrow"] - back}
     said: dict[str, Any] = {
         "client": client,
-        "round": there_until(run, [client])[client] if client in Orders.read(run.path).expelled else state.round,
+        "round": there_until(run, [client])[client] if client in Orders.read(run.folder).expelled else state.round,
         "since": found.since,
         "open": run.unfinished or not (state.finished or books is None),
         **held,
@@ -232,7 +232,7 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
         "of": len(found.holds),
         "given": len(found.given),
     }
-    if on_network(run.path) and (word := signed_leave(run.path, client)):
+    if on_network(run.folder) and (word := signed_leave(run.folder, client)):
         said["signed"] = hash_of_word(word)
     if without is not None:
         said["retrained"] = {name: float(getattr(without, name)) for name in ("mean", "low", "high", "starts")}

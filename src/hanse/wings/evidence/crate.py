@@ -119,9 +119,9 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         known = author if "://" in author else f"#{_slug(author)}"
         action["agent"] = crate.root_dataset["author"] = add(known, "Person", name=author)
     crate.root_dataset["mentions"] = add("#fl-run", "CreateAction", **action)
-    file = run.path / "ro-crate-metadata.json"
+    file = run.folder / "ro-crate-metadata.json"
     try:
-        crate.metadata.write(run.path)
+        crate.metadata.write(run.folder)
     except OSError as wrong:
         raise UserError(f"{file}: cannot be written: {wrong.strerror}") from None
     return file
@@ -129,7 +129,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
 
 def _instruments(run: RunRecord, add: Any, numbers: Any) -> list[dict[str, str]]:
     """Return references to the software and to the strategy that made the run, the latter with its settings."""
-    file = run.path / "environment.json"
+    file = run.folder / "environment.json"
     said = read_json(file) if file.is_file() else {}
     packages = table(said, "packages") if isinstance(said, Mapping) else {}
     mechanism = table(run.config, "mechanism")
@@ -153,16 +153,16 @@ def _results(run: RunRecord, crate: Any, numbers: Any) -> list[dict[str, str]]:
 
     def file(place: str, name: str, description: str, form: str, **more: Any) -> dict[str, str]:
         """Add a file to the crate and return the reference to it."""
-        size = str((run.path / place).stat().st_size)
+        size = str((run.folder / place).stat().st_size)
         about = {"name": name, "description": description, "encodingFormat": form, "contentSize": size, **more}
         return {"@id": crate.add_file(dest_path=place, properties=about).id}
 
     found = []
-    for model in sorted((run.path / "checkpoints").glob("*.safetensors"))[-1:]:
+    for model in sorted((run.folder / "checkpoints").glob("*.safetensors"))[-1:]:
         shown = ((k, v) for k, v in run.metrics[-1].items() if is_number(v) and k.split("/")[0] in FIGURES)
         what = "the final model", "the last checkpoint, a safetensors file", "application/octet-stream"
         found.append(file(f"checkpoints/{model.name}", *what, additionalProperty=numbers("metric", shown)))
-    found += [file(name, name, *about) for name, about in FILES.items() if (run.path / name).is_file()]
+    found += [file(name, name, *about) for name, about in FILES.items() if (run.folder / name).is_file()]
     totals = defaultdict[int, float](float)
     for seat in run.clients:
         if seat.value is not None:

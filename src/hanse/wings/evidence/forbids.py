@@ -9,6 +9,7 @@ from hanse.mechanisms.fits import LOCAL, WORDS
 UNPROVED = "has no effect without sizes.proved = true"
 FORBIDS: Mapping[str, Mapping[str, str]] = {
     "sizes.auditors/none": {"network": f"an auditor must inspect the samples: give a public key{LOCAL}"},
+    "sizes.repeats/none": {"network": "an auditor cannot sign before the only question: must be at least 1"},
     "run.recomputable": {
         "sizes.proved": "audits of sizes cannot be replayed; leave it out",
         "evidence.judges": "an auditor cannot draw them without what clients train on; leave it out",

@@ -161,7 +161,8 @@ class ProvedSizes(Part):
         proved = np.flatnonzero(after["standing"] == PROVED).tolist()
         seeds = {c: after["seed"][c].tobytes() for c in proved}
         known = ProvedSamples({c: _commitment(after, c) for c in proved}, seeds)
-        last = np.flatnonzero((after["standing"] == COMMITTED) & (after["asked"] == self.repeats)).tolist()
+        silent = (after["standing"] == COMMITTED) & (after["asked"] > state["asked"])  # in this very round
+        last = np.flatnonzero(silent & (after["asked"] == self.repeats)).tolist()
         who = f"{', '.join(map(str, last[:9]))}{', ...' if len(last) > 9 else ''}"
         wait = [Pause(f"the next audit without an auditor's signature costs the bond of client {who}")] if last else []
         return ProofReplies(posted, refused, after, self.roster(view.roster, after), (known, *wait))
@@ -228,9 +229,9 @@ class SizesGuard(Guard):
     """Members that prove how many samples they have."""
 
     def provides(self) -> Mapping[str, str]:
-        """Return that sizes are proved, that tokens move, and whether no auditor is named."""
-        unnamed = {} if self.experiment.of_wing("sizes").auditors else {"sizes.auditors/none": "sizes.auditors: []"}
-        return {"proved sizes": "", "tokens": "", **unnamed}
+        """Return that sizes are proved, that tokens move, and what a network lacks."""
+        none = {f"sizes.{key}/none": f"sizes.{key}: {x}" for key, x in self.experiment.of_wing("sizes") if not x}
+        return {"proved sizes": "", "tokens": "", **none}
 
     def settle(self, sizes: Ints | None) -> None:
         """Read the options. Raises UserError for a bond that nobody can pay."""

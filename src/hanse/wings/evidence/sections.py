@@ -19,7 +19,8 @@ class SizesSection(Section):
         leaves: how many samples an audit opens. A claim of x times the samples passes with probability at most
             x^-leaves.
         bond: how many tokens of a member's grant are held in escrow until it passes. If it fails, it loses them.
-        repeats: how often an unanswered audit is repeated, once per round, before it counts as failed.
+        repeats: how often an unanswered audit is repeated, once per round, before it counts as failed. On a network at
+            least once, since an auditor signs between two questions.
         auditors: public keys (Ed25519, 64 hexadecimal digits) of the auditors that the members name. A network needs at
             least one auditor, a simulation none.
     """

@@ -38,7 +38,8 @@ def size(
     """
     from hanse.data.commitment import commit
     from hanse.federation.node import own_secret
-    from hanse.ledger.note import load_key
+    from hanse.flower.agreement import agreements
+    from hanse.ledger.note import load_key, public_of
     from hanse.wings.evidence.audits import AuditFolder, tag_key
 
     number = folder.name.removeprefix("client-")
@@ -49,6 +50,10 @@ def size(
     place = folder.resolve()
     asked, signing = AuditFolder(place), load_key(key)
     asked.question()  # before anything is loaded: was anything asked?
+    agreed = [one.experiment["sizes"] for one in agreements(place.parent.parent) if one.run == place.parent.name]
+    if agreed and public_of(signing).hex() not in agreed[-1]["auditors"]:
+        raise UserError(f"--key {key}: is not the key of an auditor whom the members named (sizes.auditors): no bond "
+                        "comes back by its signature")  # fmt: skip
     tags = tag_key(own_secret(place.parent.parent), place.parent.name, int(number))
     question = asked.sign(commit(_held(data, node_config).train, tags), tags, signing)
     opened = min(question["leaves"], question["size"])

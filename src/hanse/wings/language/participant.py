@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hanse.base.errors import UserError
+from hanse.base.files import given_path
 from hanse.federation.node import ClientData
 from hanse.wings.language.records import BYTES, build_tokenizer, encode, read_instructions
 
@@ -47,7 +48,7 @@ def instructions(
         >>> mine.name, len(mine.train), len(mine.test), mine.validation
         ('clinic', 8, 2, None)
     """
-    items, tokens = read_instructions(Path(path)), build_tokenizer(tokenizer)
+    items, tokens = read_instructions(given_path("path", path)), build_tokenizer(tokenizer)
     if not (test >= 0 and validation >= 0 and test + validation < 1):
         raise UserError(f"instructions: test {test} and validation {validation}: 0 or more, and below 1 together")
     tested, validated = int(test * len(items)), int(validation * len(items))

@@ -415,13 +415,14 @@ class Loopback:
             raise self._lost(str(wrong)) from None
 
     def start_node(self, i: int) -> None:
-        """Start the node with this number, from 0, if it is not running."""
+        """Start the node with this number, from 0, and the warm process, if they are not running."""
+        warm = self._warm()
         if self.processes.pid(f"node{i}") is not None:
             return
         home = self._home(i)
         _ = Witness(home)  # its key is there before others must name it in their members.txt
         own = {"HANSE_HOME": str(home), PINNED: str(self.operator)}
-        env = self.env(f"node{i}") | own | self._warm()
+        env = self.env(f"node{i}") | own | warm
         command = [
             *server_access.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
             "--auth-supernode-private-key", str(self._key(i)), "--superlink", self.door,
@@ -567,9 +568,12 @@ class Loopback:
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
-            # not in the federation's folder: the path of a Unix socket has at most about a hundred characters
-            where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
-            said.write_text(json.dumps(str(where)))
+            where = Path(json.loads(said.read_text())) if said.exists() else None
+            if where is None or not where.parent.is_dir():
+                # not in the federation's folder: the path of a Unix socket has at most about a hundred characters
+                where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
+                said.write_text(json.dumps(str(where)))
+            where.unlink(missing_ok=True)  # of one that has ended; nodes that run look for the next one there
             self.processes.start("keeper", starting(where, self.imports), self.env("keeper"), self.app)
             if not awaited(WHAT, where.exists, lambda: self.processes.pid("keeper") is not None):
                 said_last = self.processes.log("keeper").strip().splitlines()[-1:]

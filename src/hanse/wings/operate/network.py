@@ -379,7 +379,7 @@ def go_on(folder: RunDir, reason: Reason) -> None:
     """
     from hanse.flower.members import ENDS, Orders, give
 
-    if Orders.read(folder).paused == ENDS:
+    if Orders.read(folder).ends:
         raise UserError(f"{folder}: waits because {ENDS}: stop the server, and 'hanse leave' ends the pause")
     give(folder, "go-on", reason)
 

@@ -32,9 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
+from hanse.base.files import write_whole
 from hanse.core.declared import Declared
 from hanse.federation.node import NODE_GUARDS
-from hanse.flower.warm_memory import SOCKET
+from hanse.flower.warm_memory import SOCKET, WAIT_S
 from hanse.wings.operate.server_access import awaited
 
 COMMAND = "flwr-clientapp"
@@ -52,10 +53,12 @@ import json, os, socket, sys
 body = json.dumps({{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
 try:
     keeper = socket.socket(socket.AF_UNIX)
+    keeper.settimeout({wait})
     keeper.connect(os.environ["{variable}"])
     socket.send_fds(keeper, [b" "], [1, 2])
     keeper.sendall(body + b"\\n")
-    keeper.recv(1)
+    if not keeper.recv(1):
+        raise OSError("it did not take the message")
 except (KeyError, OSError) as wrong:
     print("no warm keeper (" + repr(wrong) + "): starting cold", file=sys.stderr)
     os.execv({real!r}, [{real!r}, *sys.argv[1:]])
@@ -72,9 +75,8 @@ def link(folder: Path) -> Path:
     real = str(beside) if beside.exists() else shutil.which(COMMAND)
     if real is None:
         raise UserError(f"{COMMAND}: is not installed; pip install '.[flower]' in a clone of hanse")
-    folder.mkdir(parents=True, exist_ok=True)
     command = folder / COMMAND
-    command.write_text(_LINK.format(python=sys.executable, variable=SOCKET, real=real))
+    write_whole(command, _LINK.format(python=sys.executable, variable=SOCKET, real=real, wait=WAIT_S))
     command.chmod(0o755)
     if not os.access(command, os.X_OK):
         raise UserError(f"{folder}: no program can be run from here (mounted noexec?); let TMPDIR name another folder")
@@ -153,15 +155,17 @@ def keep(path: Path, parent: int, imports: Sequence[str]) -> None:
             except TimeoutError:
                 continue
             with caller:
-                caller.settimeout(10.0)
+                caller.settimeout(WAIT_S)
+                handles, child = list[int](), -1
                 try:
                     order, handles = read(caller, kept)
+                    child = os.fork() if "argv" in order else -1
                 except (OSError, ValueError) as wrong:
-                    print(f"warm keeper: a call that cannot be read: {wrong}", file=sys.stderr, flush=True)
-                    continue
+                    print(f"warm keeper: a call that fails: {wrong}", file=sys.stderr, flush=True)
                 # the child becomes the command; this process waits for the next call
-                if "argv" in order and os.fork() == 0:
+                if child == 0:
                     server.close()
+                    caller.send(b"1")  # who waits no longer has started cold: this raises
                     _become(order, handles)
                     sys.exit(run())
                 for handle in handles:
@@ -179,9 +183,10 @@ def _leave(keeper: int) -> None:
 
 
 def read(caller: socket.socket, kept: dict[str, int]) -> tuple[dict[str, Any], list[int]]:
-    """Return a call, and the caller's standard output and error as file descriptors. Acknowledge the call.
+    """Return a call, and the caller's standard output and error as file descriptors.
 
-    A call may instead leave a file in memory, which is put into ``kept``, or ask for one.
+    A call may instead leave a file in memory, which is put into ``kept``, ask for one, or, without a file to leave,
+    have it forgotten. Such a call is acknowledged.
     """
     _, handles, _, _ = socket.recv_fds(caller, 1, 2)
     with caller.makefile("rb") as lines:
@@ -192,13 +197,15 @@ def read(caller: socket.socket, kept: dict[str, int]) -> tuple[dict[str, Any], l
         case {"recall": str(key)} if key in kept:
             socket.send_fds(caller, [b"1"], [kept[key]])
             return order, handles
-        case {"keep": str(key)} if handles:
-            if key in kept:
-                handles.append(kept.pop(key))  # its last version, which is closed
-            kept[key] = handles.pop(0)
+        case {"keep": str(key)}:
+            last = [kept.pop(key)] if key in kept else []  # its last version, which is closed
+            if handles:
+                kept[key] = handles.pop(0)
             if len(kept) > MOST:
-                handles.append(kept.pop(next(iter(kept))))  # the oldest
-    caller.send(b"1")
+                last.append(kept.pop(next(iter(kept))))  # the oldest
+            handles += last
+    if "argv" not in order:
+        caller.send(b"1")
     return order, handles
 
 

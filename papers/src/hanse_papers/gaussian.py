@@ -24,19 +24,16 @@ class Gaussian:
     """The Gaussian setting, PI-FL eqs (51) and (52).
 
     Attributes:
-        n: ``[m]``, how many samples each client has.
+        n: ``[m]``, how many samples each client has, at least 1.
         tier: ``[m]``, each client's tier.
         sigma2: the variance of samples around a client's mean.
         tau2: the variance of the clients' means inside a tier.
         beta_diff: the distance between the centre of the other tiers and that of the client's own tier.
 
-    Raises:
-        ValueError: no clients, a client without samples, or a variance that is negative or not finite.
-
     Examples:
         >>> setting = Gaussian(n=[10, 20, 30], tier=[0, 0, 1], beta_diff=0.5)
-        >>> len(setting.n)
-        3
+        >>> setting.weights(0)["tier"].round(2).tolist()
+        [0.33, 0.67, 0.0]
     """
 
     n: Sequence[int]
@@ -45,55 +42,34 @@ class Gaussian:
     tau2: float = 0.1
     beta_diff: float = 0.0
 
-    def __post_init__(self) -> None:
-        if len(self.n) != len(self.tier) or not len(self.n):
-            raise ValueError(f"n, tier: {len(self.n)}, {len(self.tier)} entries: allowed: one for each client")
-        if min(self.n) < 1:
-            raise ValueError(f"n: {min(self.n)}: allowed: at least 1 sample")
-        for name, value in (("sigma2", self.sigma2), ("tau2", self.tau2)):
-            if not (np.isfinite(value) and value >= 0):
-                raise ValueError(f"{name}: {value!r}: allowed: a finite number, at least 0")
+    def weights(self, i: int) -> dict[str, NDArray[np.float64]]:
+        """Return the weights ``[m]`` of all clients' means in client i's estimate: if it trains alone ("local"), with
+        one model for all clients ("federated"), and with its own tier's model ("tier").
+        """
+        tier = np.asarray(self.tier)
+        members = {"local": np.arange(len(tier)) == i, "federated": np.ones(len(tier), bool), "tier": tier == tier[i]}
+        sizes = {name: np.where(of, np.asarray(self.n, float), 0.0) for name, of in members.items()}
+        return {name: n / n.sum() for name, n in sizes.items()}  # the printed loss would give n_j^2 (papers.md P19)
 
 
-def local_error(setting: Gaussian, i: int) -> float:
-    """Return client i's error if it trains alone, PI-FL eq. (53): ``sigma2 / n_i``."""
-    return setting.sigma2 / setting.n[i]
-
-
-def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with one model for all clients, PI-FL eq. (54).
+def errors(setting: Gaussian, i: int, printed: bool = False) -> dict[str, float]:
+    """Return client i's error by the names of :meth:`Gaussian.weights`: PI-FL eqs (53), (54) and (55); of clients of
+    equal sizes the last is eq. (56).
 
     Args:
         setting: the setting.
         i: the client, from 0.
         printed: the paper's form, without the covariance.
     """
-    return _error(setting, i, np.ones(len(setting.n), bool), printed)
-
-
-def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with its own tier's model, PI-FL eq. (55); of clients of equal sizes it is eq. (56).
-
-    Args:
-        setting: the setting.
-        i: the client, from 0.
-        printed: the paper's form, without the covariance.
-    """
-    return _error(setting, i, np.asarray(setting.tier) == setting.tier[i], printed)
-
-
-def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool) -> float:
-    """Return client i's error of the mean over ``members [m]``: squared bias, noise, and the spread of the means."""
-    n = np.where(members, np.asarray(setting.n, float), 0.0)
-    w = n / n.sum()  # weights n_j / n: the printed loss would give n_j^2 (papers.md P19)
-    noise = float((w**2 * setting.sigma2 / np.asarray(setting.n)).sum())
-    others = np.arange(len(w)) != i
-    bias = float(w[np.asarray(setting.tier) != setting.tier[i]].sum() * setting.beta_diff)
-    if printed:
-        spread = 2 * float((w[others] ** 2).sum())
-    else:
-        spread = float((w[others] ** 2).sum() + (1 - w[i]) ** 2)
-    return bias**2 + noise + setting.tau2 * spread
+    n, others = np.asarray(setting.n), np.arange(len(setting.n)) != i
+    found = {}
+    for name, w in setting.weights(i).items():
+        noise = float((w**2 * setting.sigma2 / n).sum())
+        bias = float(w[np.asarray(setting.tier) != setting.tier[i]].sum() * setting.beta_diff)
+        spread = float((w[others] ** 2).sum())
+        spread += spread if printed else float((1 - w[i]) ** 2)
+        found[name] = bias**2 + noise + setting.tau2 * spread
+    return found
 
 
 def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
@@ -117,16 +93,11 @@ def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str
         draw: a numpy generator.
 
     Returns:
-        ``(mean, standard error)`` of the squared error for "local", "federated" and "tier".
+        ``(mean, standard error)`` of the squared error by the names of :meth:`Gaussian.weights`.
     """
     n, tier = np.asarray(setting.n, float), np.asarray(setting.tier)
     centre = np.where(tier == tier[i], 0.0, setting.beta_diff)
     mu = centre + np.sqrt(setting.tau2) * draw.standard_normal((repetitions, len(n)))
     seen = mu + np.sqrt(setting.sigma2 / n) * draw.standard_normal((repetitions, len(n)))
-    own = np.where(tier == tier[i], n, 0.0)
-    estimates = {"local": seen[:, i], "federated": seen @ (n / n.sum()), "tier": seen @ (own / own.sum())}
-    errors = {}
-    for name, estimate in estimates.items():
-        square = (estimate - mu[:, i]) ** 2
-        errors[name] = (float(square.mean()), float(square.std(ddof=1) / np.sqrt(repetitions)))
-    return errors
+    squares = {name: (seen @ w - mu[:, i]) ** 2 for name, w in setting.weights(i).items()}
+    return {name: (float(x.mean()), float(x.std(ddof=1) / np.sqrt(repetitions))) for name, x in squares.items()}
