@@ -38,8 +38,9 @@ from hanse.data.encoding import Statistics
 from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
 from hanse.data.natural import NATURAL
-from hanse.data.partitions import Cluster, Dealt, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
+from hanse.data.partitions import Cluster, Deal, Dirichlet, Iid, Indices, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.schema import digest
+from hanse.data.shares import Cuts
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.tables import TABLES
 from hanse.data.units import Cut
@@ -178,7 +179,7 @@ SOURCE_KINDS = Names(
 
 
 @dataclass(frozen=True)
-class OwnPartition:
+class OwnPartition(Deal):
     """A partition of the user's own: a function of the labels ``[n]``, the number of clients and the seed, which
     returns the rows of each client. Its further parameters are options.
 
@@ -190,7 +191,7 @@ class OwnPartition:
     name: str
     options: Mapping[str, Any]
 
-    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Dealt:
+    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Indices:
         """Call the function. Raises UserError if it returns anything but rows by client; ``classes`` is not used."""
         where, (make, options) = f"data.partition: '{self.name}'", named(table_of(self), "data.partition", PARTITIONS)
         with gated(where):
@@ -201,7 +202,7 @@ class OwnPartition:
         if bad or len(dealt) != clients:
             found = f"clients: {len(dealt)}, no row numbers for {bad[:9]}"
             raise UserError(f"{where}: {found}; must be rows 0 to {len(labels) - 1} of data.clients = {clients}")
-        return [rows.astype(np.int64) for rows in dealt], None
+        return [rows.astype(np.int64) for rows in dealt]
 
 
 Split = Iid | Dirichlet | Niid | MixturePartition | Cluster | Skew | Pathological | Natural | Pooled | OwnPartition
@@ -344,6 +345,11 @@ class DataSpec(BaseModel):
     def tested_by_clients(self) -> bool:
         """Whether clients have test shares."""
         return self.client_test > 0 or self.client_test_from in ("equal", "classes")
+
+    @property
+    def cuts(self) -> Cuts:
+        """How the data are cut into shares."""
+        return Cuts(**{one.name: getattr(self, one.name) for one in fields(Cuts)})
 
     @model_validator(mode="before")
     @classmethod
