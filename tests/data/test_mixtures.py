@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_forms import dataset_of
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, DataSpec, FederatedData, Samples, build, load, parse_spec
+from hanse.data import Dataset, DataSpec, FederatedData, build, load, parse_spec
 from hanse.data.dataset import Distributions
 from hanse.data.mixtures import MixturePartition, by_rotation, inverse, mixes
 from hanse.data.shares import Cuts
@@ -58,20 +59,16 @@ def test_random_mixtures_are_uniform_spacings() -> None:
 
 def of_distributions(stock: list[int]) -> Dataset:
     """A data set with so many samples of each distribution, one distribution after another."""
-    train = Samples(torch.zeros(sum(stock), 1), torch.zeros(sum(stock)))
-    of = Distributions(tuple(map(str, stock)), np.repeat(np.arange(len(stock)), stock), np.zeros(0, np.int64))
-    return Dataset("stock", train, train.take(torch.zeros(0, dtype=torch.int64)), None, (1,), distributions=of)
+    of = np.repeat(np.arange(len(stock)), stock)
+    return dataset_of(of, len(stock), distributions=Distributions(tuple(map(str, stock)), of, np.zeros(0, np.int64)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    stock=st.lists(st.integers(40, 300), min_size=2, max_size=4),
-    clients=st.integers(1, 8),
-    law=st.sampled_from(["10:90", "30:70", "0:100", "linear", "random"]),
-    seed=st.integers(0, 2**31),
-    shares=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (0.2, 0.15)]),
-    sizes=st.sampled_from(["equal", "power"]),
-)
+    stock=st.lists(st.integers(40, 300), min_size=2, max_size=4), clients=st.integers(1, 8),
+    law=st.sampled_from(["10:90", "30:70", "0:100", "linear", "random"]), seed=st.integers(0, 2**31),
+    shares=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (0.2, 0.15)]), sizes=st.sampled_from(["equal", "power"]),
+)  # fmt: skip
 def test_mixtures_are_met_and_no_sample_is_dealt_twice(
     stock: list[int], clients: int, law: str, seed: int, shares: tuple[float, float], sizes: Any
 ) -> None:

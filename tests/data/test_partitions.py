@@ -9,11 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from own_forms import dataset_of
 from scipy.special import log_softmax
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data import Dataset, DataSpec, Partition, Samples, build, parse_spec
+from hanse.data import Dataset, DataSpec, Partition, build, parse_spec
 from hanse.data.partitions import (
     Cluster,
     Dirichlet,
@@ -42,12 +43,6 @@ def balanced(per_class: int) -> Labels:
     return np.repeat(np.arange(10), per_class)
 
 
-def dataset_of(labels: Any, **more: Any) -> Dataset:
-    """A data set with these labels, and no test samples."""
-    train = Samples(torch.zeros(len(labels), 1), torch.from_numpy(labels.astype(np.int64)))
-    return Dataset("labels", train, train.take(torch.zeros(0, dtype=torch.int64)), 10, (1,), **more)
-
-
 def counts_of(parts: Any, labels: Any) -> Any:
     """How many samples of each of ten classes each client has, ``[clients, 10]``; no sample is used twice."""
     used = np.concatenate(parts)
@@ -57,13 +52,9 @@ def counts_of(parts: Any, labels: Any) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    n=st.integers(20, 400),
-    clients=st.integers(1, 20),
-    log_alpha=st.floats(-30, 30),
-    seed=st.integers(0, 2**31),
-    law=laws,
-    classes=st.integers(1, 12),
-)
+    n=st.integers(20, 400), clients=st.integers(1, 20), log_alpha=st.floats(-30, 30), seed=st.integers(0, 2**31),
+    law=laws, classes=st.integers(1, 12),
+)  # fmt: skip
 def test_dirichlet_uses_every_sample_once_and_meets_its_sizes(
     n: int, clients: int, log_alpha: float, seed: int, law: Any, classes: int
 ) -> None:
@@ -88,14 +79,8 @@ def test_sizes_sum_and_keep_the_least(n: int, data: st.DataObject, seed: int, la
 @given(clients=st.integers(3, 12), clusters=st.integers(1, 3), seed=st.integers(0, 2**31))
 def test_the_other_partitions_use_every_sample_once_and_again_the_same(clients: int, clusters: int, seed: int) -> None:
     labels = balanced(60)
-    for split in (
-        Iid(min_samples=1),
-        Iid(sizes="power", min_samples=1),
-        Niid(1.0, min_samples=1),
-        Cluster(clusters, 1.0, 5.0, min_samples=1),
-        Skew(),
-        Pathological(10),
-    ):
+    by_number = Iid(min_samples=1), Iid(sizes="power", min_samples=1)
+    for split in (*by_number, Niid(1.0, min_samples=1), Cluster(clusters, 1.0, 5.0, 1), Skew(), Pathological(10)):
         parts, groups = split.deal(labels, clients, seed, 10), split.groups(clients, 10)
         assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(600))
         assert all((np.diff(p) > 0).all() for p in parts)
@@ -205,7 +190,7 @@ def test_natural_owners_and_their_division() -> None:
     ids = np.array([7] * 5 + [3] * 8 + [9] * 5 + [4] * 2)
     assert Natural("largest").owners(ids, 2).tolist() == [3, 7]  # 7 before 9: a tie goes to the lower id
     assert Natural().owners(ids, 4).tolist() == [3, 4, 7, 9]
-    whole = dataset_of(ids % 2, client_of=ids)
+    whole = dataset_of(ids % 2, 2, client_of=ids)
 
     def held(partition: Natural, clients: int, seed: int, dataset: Dataset = whole) -> list[Any]:
         return [own.tolist() for own, *_ in partition.split(dataset, clients, Cuts(seed=seed)).shares]
@@ -264,7 +249,7 @@ def test_impossible_requests_are_refused_with_the_numbers(case: int) -> None:
 @pytest.mark.parametrize("train", [([0, 1], [1]), ([-1, 2],), ([0], []), ([0, 3],), ()])
 def test_a_partition_that_contradicts_itself_is_refused(train: Any) -> None:
     with pytest.raises(UserError):
-        Partition.dealt([np.array(own, dtype=np.int64) for own in train], dataset_of(np.zeros(3)), Cuts())
+        Partition.dealt([np.array(own, dtype=np.int64) for own in train], dataset_of(np.zeros(3, np.int64), 1), Cuts())
 
 
 def test_the_servers_halves_and_a_pool_may_follow_the_authors() -> None:

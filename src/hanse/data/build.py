@@ -29,8 +29,8 @@ from hanse.data.own import as_dataset
 from hanse.data.partitions import Iid, Natural, Pooled
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.shares import Partition
-from hanse.data.sources import imported, load
-from hanse.data.spec import PARTITIONS, DataSpec, Generated, Images, OwnData, OwnPartition, SchemaTables
+from hanse.data.sources import Generated, imported, load
+from hanse.data.spec import PARTITIONS, DataSpec, OwnData, OwnPartition, SchemaTables
 from hanse.data.synthetic import GeneratedData, Synthetic
 
 _WITHOUT_CLASSES = Iid | MixturePartition | Natural | OwnPartition  # partitions that need no labels of classes
@@ -141,8 +141,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         return GeneratedData.of(source, spec.clients, spec.cuts)
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
-        scale = chosen.scale if isinstance(chosen, Images) else "standard"
-        dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
+        dataset = load(chosen, root=root, seed=spec.seed, download=spec.download)
     dataset = spec.partition.prepared(dataset, spec.clients, spec.seed)
     partition = split(dataset, spec)
     data = SplitData.of(dataset, partition, spec.cuts)

@@ -60,6 +60,7 @@ class PackagedTable:
         numbers: the columns of numbers.
         amounts: the columns of money, taken as ``log(1 + x)``.
         kinds: the columns of categories. Columns not named in ``numbers``, ``amounts`` or ``kinds`` are left out.
+        clients: how many owners there are, if they are fewer than an experiment's usual number of clients.
         complete: a column. Rows with a gap in it have no label and are left out.
         known: a function that adds columns computed from others.
     """
@@ -74,6 +75,7 @@ class PackagedTable:
     numbers: Sequence[str] = ()
     amounts: Sequence[str] = ()
     kinds: Sequence[str] = ()
+    clients: int | None = None
     complete: str | None = None
     known: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
