@@ -33,7 +33,7 @@ from hanse.data.sources import Generated, imported, load
 from hanse.data.spec import PARTITIONS, DataSpec, OwnData, OwnPartition, SchemaTables
 from hanse.data.synthetic import GeneratedData, Synthetic
 
-_WITHOUT_CLASSES = Iid | MixturePartition | Natural | OwnPartition  # partitions that need no labels of classes
+_WITHOUT_CLASSES = Iid | MixturePartition | Natural | Pooled | OwnPartition  # partitions that need no class labels
 _LARGE = 10.0  # size (root mean square) of a feature that is taken as not scaled
 
 
@@ -205,11 +205,11 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             f"data.partition: '{partition.name}': deals rows one by one, and these have units or times; allowed: "
             "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
         )
-    needs_classes = not isinstance(partition, _WITHOUT_CLASSES) and partition != Pooled()
-    if needs_classes and (dataset.num_classes is None or dataset.train.y.ndim > 1):
-        free = [name for name, kind in PARTITIONS.items() if issubclass(kind, _WITHOUT_CLASSES | Pooled)]
+    dealing = (partition.whole if isinstance(partition, Pooled) else None) or partition
+    if not isinstance(dealing, _WITHOUT_CLASSES) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
+        free = [name for name, kind in PARTITIONS.items() if issubclass(kind, _WITHOUT_CLASSES)]
         raise UserError(
-            f"data.partition: '{partition.name}': needs class labels and source '{dataset.name}' has none; "
+            f"data.partition: '{dealing.name}': needs class labels and source '{dataset.name}' has none; "
             f"allowed: {', '.join(free)}"
         )
     return partition.split(dataset, spec.clients, spec.cuts)

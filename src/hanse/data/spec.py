@@ -303,8 +303,8 @@ class DataSpec(BaseModel):
         usual = entry.partition if entry else "natural" if name == SCHEMA_TABLES else "dirichlet"
         given = values.get("partition")
         if "partition" in values or usual != "dirichlet":
-            nameless = isinstance(given, Mapping) and "name" not in given
-            found["partition"] = usual if given is None else {"name": usual, **given} if nameless else given
+            chosen = {"name": usual, **given} if isinstance(given, Mapping) else given
+            found["partition"] = usual if given is None else chosen
         if entry and entry.clients and _name(found.get("partition"), usual) == "natural":
             owners = found["partition"].get("per_owner", 1) if isinstance(found.get("partition"), Mapping) else 1
             found.setdefault("clients", entry.clients * owners if isinstance(owners, int) else entry.clients)

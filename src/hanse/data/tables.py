@@ -87,9 +87,9 @@ def _measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _flights(frame: pd.DataFrame) -> pd.DataFrame:
     """Return flights with their weekday (0: Monday) and the destination, where it is one of the 25 most frequent."""
-    year, month, day = (frame[part].to_numpy(dtype=np.int64) for part in ("year", "month", "day"))
-    dates = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
-    weekday = (dates + 3) % 7  # 1970 began on a Thursday
+    import pandas as pd  # whoever has the frame has it
+
+    weekday = pd.to_datetime(frame[["year", "month", "day"]]).dt.dayofweek
     often = frame["dest"].value_counts(sort=True).index[:25]
     return frame.assign(weekday=weekday, airport=frame["dest"].where(frame["dest"].isin(often), "other"))
 
