@@ -76,10 +76,9 @@ def test_mixtures_are_met_and_no_sample_is_dealt_twice(
     partition, cuts = MixturePartition(law, "inverse", sizes=sizes, min_samples=2), Cuts(*shares, seed=seed)
     found = partition.split(of_distributions(stock), clients, cuts)
     assert np.array_equal(found.groups, mix.argmax(axis=1))
-    dealt = found.shares
-    used = np.concatenate([index for own in dealt for index in own])
+    used = np.concatenate([index for own in found.shares for index in own])
     assert len(np.unique(used)) == len(used)
-    for own, a, b in zip(dealt, mix, inverse(mix), strict=True):
+    for own, a, b in zip(found.shares, mix, inverse(mix), strict=True):
         for index, wanted in zip(own, (a, b, b), strict=True):
             assert (np.diff(index) > 0).all()
             got = np.bincount(np.searchsorted(ends, index, side="right") - 1, minlength=len(stock))
@@ -113,11 +112,10 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
 
 
 def test_validation_may_be_drawn_by_either_mixture() -> None:
-    dataset, found = of_distributions([1000, 1000]), {}
+    dataset, cuts, found = of_distributions([1000, 1000]), Cuts(client_test=0.2, client_validation=0.1), {}
     for law in ("test", "train"):
         partition = MixturePartition("10:90", "inverse", law, samples_per_client=100)  # type: ignore[arg-type]
-        dealt = partition.split(dataset, 2, Cuts(client_test=0.2, client_validation=0.1)).shares
-        found[law] = [[int((part < 1000).sum()) for part in own] for own in dealt]
+        found[law] = [[int((part < 1000).sum()) for part in own] for own in partition.split(dataset, 2, cuts).shares]
     # train 70, validation 10, test 20 of each client's 100, of which in the first distribution:
     assert found == {"test": [[63, 1, 2], [7, 9, 18]], "train": [[63, 9, 2], [7, 1, 18]]}
 

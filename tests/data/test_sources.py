@@ -240,8 +240,8 @@ def test_scales_and_what_black_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SOURCES.own)
 def test_an_entry_says_what_comes_with_a_source(name: str, tmp_path: Path) -> None:
     entry, spec = SOURCES[name], DataSpec(source=name)
-    assert (type(spec.source), spec.partition.name) == (entry.options, entry.partition)
-    assert spec.clients == (entry.clients or 20)
+    come = type(spec.source), spec.partition.name, spec.clients
+    assert come == (entry.options, entry.partition, entry.clients or 20)
     if not entry.here(Wanted(spec.source, tmp_path)):
         with pytest.raises(UserError, match=r"found|package"):
             load(spec.source, root=tmp_path, download=False)

@@ -21,15 +21,13 @@ pd = pytest.importorskip("pandas")
 def small() -> pd.DataFrame:
     """Return 100 rows of owner b, 70 of a and 59 of c, of which two of a have no target."""
     draw = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "who": ["b"] * 100 + ["a"] * 70 + ["c"] * 59,
-            "target": draw.normal(size=229),
-            "size": draw.normal(5.0, 3.0, size=229),
-            "money": draw.integers(0, 1000, size=229),
-            "colour": draw.choice(["red", "blue"], size=229),
-        }
-    )
+    frame = pd.DataFrame({
+        "who": ["b"] * 100 + ["a"] * 70 + ["c"] * 59,
+        "target": draw.normal(size=229),
+        "size": draw.normal(5.0, 3.0, size=229),
+        "money": draw.integers(0, 1000, size=229),
+        "colour": draw.choice(["red", "blue"], size=229),
+    })  # fmt: skip
     frame.loc[[100, 101], "target"] = np.nan
     frame.loc[[0, 1, 2, 110], "size"] = np.nan
     frame.loc[3, "size"] = 5000.0
