@@ -299,7 +299,7 @@ class DataSpec(BaseModel):
         if not isinstance(values, Mapping):
             return values
         found, name = dict(values), _name(values.get("source"), OBJECT)
-        entry: SourceEntry | None = SOURCES.get(name or "")
+        entry: SourceEntry | None = SOURCES.get(name) if name else None
         usual = entry.partition if entry else "natural" if name == SCHEMA_TABLES else "dirichlet"
         given = values.get("partition")
         if "partition" in values or usual != "dirichlet":
