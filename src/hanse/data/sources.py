@@ -413,11 +413,6 @@ def _text_is_here(wanted: Wanted) -> bool:
     return any((folder / FILE).is_file() for folder in wanted.folders)
 
 
-def _table(wanted: Wanted) -> Dataset:
-    """Return the data set of a table that comes with a package."""
-    return load_table(wanted.source.name, wanted.seed)
-
-
 def _table_is_here(wanted: Wanted) -> bool:
     """Return whether a table's package is installed, and pandas, which reads it."""
     return all(find_spec(package) for package in (TABLES[wanted.source.name].package, "pandas"))
@@ -452,8 +447,9 @@ SOURCES = Names({
         lambda wanted: femnist(wanted.folders), lambda wanted: bool(leaf_files(wanted.folders)), Images, "natural"),
     "pacs": SourceEntry(
         lambda wanted: pacs(wanted.folders), lambda wanted: bool(pacs_folder(wanted.folders)), Images, "natural", 4),
-    **{name: SourceEntry(_table, _table_is_here, partition="natural", clients=table.clients, drawn=True)
-       for name, table in TABLES.items()},
+    **{name: SourceEntry(
+        lambda wanted: load_table(wanted.source.name, wanted.seed), _table_is_here, partition="natural",
+        clients=table.clients, drawn=True) for name, table in TABLES.items()},
     # its clients come with it: no other partition is possible
     "synthetic": SourceEntry(None, _always, Generated, "natural", drawn=True),
 }, "sources")  # fmt: skip
