@@ -4,10 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
 
-from hanse.data import Dataset, as_dataset
+from hanse.data import Dataset, Samples, as_dataset
 
 from_frame = partial(as_dataset, name="frame")
 from_torch = partial(as_dataset, name="torch")
@@ -16,6 +19,12 @@ draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mar
 
 def from_arrays(x: Any, y: Any, clients: Any = None, **more: Any) -> Dataset:
     return as_dataset((x, y, clients), **{"name": "arrays", **more})
+
+
+def dataset_of(labels: NDArray[np.int64], classes: int, **more: Any) -> Dataset:
+    """Samples with these labels, and no test set."""
+    train = Samples(torch.zeros(len(labels), 1), torch.from_numpy(labels))
+    return Dataset("labels", train, train.take(torch.zeros(0, dtype=torch.int64)), classes, (1,), **more)
 
 
 def holds(draws: int, check: Callable[..., None], **strategies: Any) -> None:

@@ -24,17 +24,15 @@ def table(rows: int = 120) -> pd.DataFrame:
     draw = np.random.default_rng(0)
     age = draw.normal(50, 10, rows)
     age[::10] = np.nan
-    return pd.DataFrame(
-        {
-            "hospital": np.array(["Hope", "Visby", "Kiel"])[np.arange(rows) % 3],
-            "age": age,
-            "ward": np.array(["a", "b", None, "c"], dtype=object)[np.arange(rows) % 4],
-            "since": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(rows), "D"),
-            "income": [str(x) for x in draw.integers(100, 200, rows)],
-            "smoker": draw.integers(0, 2, rows).astype(bool),
-            "ill": np.where(draw.normal(size=rows) > 0, "yes", "no"),
-        }
-    )
+    return pd.DataFrame({
+        "hospital": np.array(["Hope", "Visby", "Kiel"])[np.arange(rows) % 3],
+        "age": age,
+        "ward": np.array(["a", "b", None, "c"], dtype=object)[np.arange(rows) % 4],
+        "since": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(rows), "D"),
+        "income": [str(x) for x in draw.integers(100, 200, rows)],
+        "smoker": draw.integers(0, 2, rows).astype(bool),
+        "ill": np.where(draw.normal(size=rows) > 0, "yes", "no"),
+    })  # fmt: skip
 
 
 def both(given: Any, **options: Any) -> np.ndarray:

@@ -13,8 +13,7 @@ from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build, parse_spec
 from hanse.data.federated import SplitData
 from hanse.data.fingerprint import differences, fingerprint
-from hanse.data.partitions import Partition
-from hanse.data.shares import Cuts
+from hanse.data.shares import Cuts, Partition
 from hanse.data.synthetic import GeneratedData, Synthetic
 
 
@@ -143,8 +142,8 @@ def made_data(seed: int = 0) -> SplitData:
     draw = torch.Generator().manual_seed(seed)
     x, y = torch.randn(160, 3, generator=draw), torch.randint(0, 3, (160,), generator=draw)
     dataset = Dataset("made_data", Samples(x[:100], y[:100]), Samples(x[100:], y[100:]), 3, (3,))
-    parts = tuple(part.numpy() for part in torch.arange(100).split(25))
-    return SplitData.of(dataset, Partition(parts), Cuts(client_test=0.2, client_validation=0.2))
+    parts, cuts = [part.numpy() for part in torch.arange(100).split(25)], Cuts(client_test=0.2, client_validation=0.2)
+    return SplitData.of(dataset, Partition.dealt(parts, dataset, cuts), cuts)
 
 
 def of_labels(data: SplitData, y: torch.Tensor) -> SplitData:

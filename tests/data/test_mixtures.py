@@ -1,6 +1,5 @@
 """Mixtures of distributions: PI-FL's laws, exact counts, disjoint shares, what is held out for the server."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -8,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_forms import dataset_of
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, FederatedData, build, load, parse_spec
-from hanse.data.build import prepared
+from hanse.data import Dataset, DataSpec, FederatedData, build, load, parse_spec
 from hanse.data.dataset import Distributions
 from hanse.data.mixtures import MixturePartition, by_rotation, inverse, mixes
+from hanse.data.shares import Cuts
 from hanse.data.synthetic import fedsoft_weights
 
 KINDS: dict[int, Distributions] = {}  # of the data sets made here
@@ -22,7 +22,7 @@ KINDS: dict[int, Distributions] = {}  # of the data sets made here
 def made(mixture: dict[str, Any] | None = None, **values: Any) -> FederatedData:
     spec = DataSpec(**{"partition": {"name": "mixture", **(mixture or {})}, **values})
     data, dataset = build(spec), load(spec.source.name, seed=spec.seed)
-    KINDS[id(data)] = (prepared(dataset, spec) if spec.partition.name == "mixture" else dataset).distributions  # type: ignore[assignment]
+    KINDS[id(data)] = spec.partition.prepared(dataset, spec.clients, spec.seed).distributions  # type: ignore[assignment]
     return data
 
 
@@ -57,25 +57,28 @@ def test_random_mixtures_are_uniform_spacings() -> None:
     assert not np.array_equal(drawn, mixes("random", 4_000, 3, seed=2))
 
 
+def of_distributions(stock: list[int]) -> Dataset:
+    """A data set with so many samples of each distribution, one distribution after another."""
+    of = np.repeat(np.arange(len(stock)), stock)
+    return dataset_of(of, len(stock), distributions=Distributions(tuple(map(str, stock)), of, np.zeros(0, np.int64)))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
-    stock=st.lists(st.integers(40, 300), min_size=2, max_size=4),
-    clients=st.integers(1, 8),
-    law=st.sampled_from(["10:90", "30:70", "0:100", "linear", "random"]),
-    seed=st.integers(0, 2**31),
-    shares=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (0.2, 0.15)]),
-    sizes=st.sampled_from(["equal", "power"]),
-)
+    stock=st.lists(st.integers(40, 300), min_size=2, max_size=4), clients=st.integers(1, 8),
+    law=st.sampled_from(["10:90", "30:70", "0:100", "linear", "random"]), seed=st.integers(0, 2**31),
+    shares=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (0.2, 0.15)]), sizes=st.sampled_from(["equal", "power"]),
+)  # fmt: skip
 def test_mixtures_are_met_and_no_sample_is_dealt_twice(
     stock: list[int], clients: int, law: str, seed: int, shares: tuple[float, float], sizes: Any
 ) -> None:
-    ends = np.cumsum([0, *stock])
-    pools = [np.arange(a, b) for a, b in itertools.pairwise(ends.tolist())]
-    dealt, mix = MixturePartition(law, "inverse", sizes=sizes, min_samples=2).deal(pools, clients, seed, *shares)
-    assert np.array_equal(mix, mixes(law, clients, len(stock), seed=seed))
-    used = np.concatenate([index for own in dealt for index in own])
+    ends, mix = np.cumsum([0, *stock]), mixes(law, clients, len(stock), seed=seed)
+    partition, cuts = MixturePartition(law, "inverse", sizes=sizes, min_samples=2), Cuts(*shares, seed=seed)
+    found = partition.split(of_distributions(stock), clients, cuts)
+    assert np.array_equal(found.groups, mix.argmax(axis=1))
+    used = np.concatenate([index for own in found.shares for index in own])
     assert len(np.unique(used)) == len(used)
-    for own, a, b in zip(dealt, mix, inverse(mix), strict=True):
+    for own, a, b in zip(found.shares, mix, inverse(mix), strict=True):
         for index, wanted in zip(own, (a, b, b), strict=True):
             assert (np.diff(index) > 0).all()
             got = np.bincount(np.searchsorted(ends, index, side="right") - 1, minlength=len(stock))
@@ -109,12 +112,10 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
 
 
 def test_validation_may_be_drawn_by_either_mixture() -> None:
-    pools = [np.arange(0, 1000), np.arange(1000, 2000)]
-    found = {}
+    dataset, cuts, found = of_distributions([1000, 1000]), Cuts(client_test=0.2, client_validation=0.1), {}
     for law in ("test", "train"):
         partition = MixturePartition("10:90", "inverse", law, samples_per_client=100)  # type: ignore[arg-type]
-        dealt, _ = partition.deal(pools, 2, 0, 0.2, 0.1)
-        found[law] = [[int((part < 1000).sum()) for part in own] for own in dealt]
+        found[law] = [[int((part < 1000).sum()) for part in own] for own in partition.split(dataset, 2, cuts).shares]
     # train 70, validation 10, test 20 of each client's 100, of which in the first distribution:
     assert found == {"test": [[63, 1, 2], [7, 9, 18]], "train": [[63, 9, 2], [7, 1, 18]]}
 

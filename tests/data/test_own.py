@@ -22,14 +22,12 @@ HOSPITALS = ["St Mary"] * 50 + ["Hope"] * 30 + ["General"] * 20
 
 def frame() -> pd.DataFrame:
     """A hundred patients; ``age`` is the row's number, so that a sample tells which row it was."""
-    return pd.DataFrame(
-        {
-            "hospital": HOSPITALS,
-            "age": np.arange(100.0),
-            "smoker": [True, False] * 50,
-            "ill": ["no", "yes", "no", "no"] * 25,
-        }
-    )
+    return pd.DataFrame({
+        "hospital": HOSPITALS,
+        "age": np.arange(100.0),
+        "smoker": [True, False] * 50,
+        "ill": ["no", "yes", "no", "no"] * 25,
+    })  # fmt: skip
 
 
 def lines_of(call: Any, *given: Any, **options: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """What every partition must hold: no sample twice, sizes and classes as asked, the same for the same seed."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from own_forms import dataset_of
 from scipy.special import log_softmax
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data import DataSpec, Partition, build, parse_spec
+from hanse.data import Dataset, DataSpec, Partition, build, parse_spec
 from hanse.data.partitions import (
     Cluster,
     Dirichlet,
@@ -27,6 +29,7 @@ from hanse.data.partitions import (
     label_mixes,
     power_weights,
 )
+from hanse.data.shares import Cuts
 
 Labels = NDArray[np.int64]
 laws = st.sampled_from(["power", "equal"])
@@ -49,18 +52,14 @@ def counts_of(parts: Any, labels: Any) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    n=st.integers(20, 400),
-    clients=st.integers(1, 20),
-    log_alpha=st.floats(-30, 30),
-    seed=st.integers(0, 2**31),
-    law=laws,
-    classes=st.integers(1, 12),
-)
+    n=st.integers(20, 400), clients=st.integers(1, 20), log_alpha=st.floats(-30, 30), seed=st.integers(0, 2**31),
+    law=laws, classes=st.integers(1, 12),
+)  # fmt: skip
 def test_dirichlet_uses_every_sample_once_and_meets_its_sizes(
     n: int, clients: int, log_alpha: float, seed: int, law: Any, classes: int
 ) -> None:
     labels = made_labels(n, classes, seed)
-    parts, _ = Dirichlet(10.0**log_alpha, sizes=law, min_samples=1).deal(labels, clients, seed, classes)
+    parts = Dirichlet(10.0**log_alpha, sizes=law, min_samples=1).deal(labels, clients, seed, classes)
     assert [len(p) for p in parts] == client_sizes(n, clients, seed=seed, law=law, min_samples=1).tolist()
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(n))
 
@@ -80,19 +79,13 @@ def test_sizes_sum_and_keep_the_least(n: int, data: st.DataObject, seed: int, la
 @given(clients=st.integers(3, 12), clusters=st.integers(1, 3), seed=st.integers(0, 2**31))
 def test_the_other_partitions_use_every_sample_once_and_again_the_same(clients: int, clusters: int, seed: int) -> None:
     labels = balanced(60)
-    for split in (
-        Iid(min_samples=1),
-        Iid(sizes="power", min_samples=1),
-        Niid(1.0, min_samples=1),
-        Cluster(clusters, 1.0, 5.0, min_samples=1),
-        Skew(),
-        Pathological(10),
-    ):
-        parts, groups = split.deal(labels, clients, seed, 10)
+    by_number = Iid(min_samples=1), Iid(sizes="power", min_samples=1)
+    for split in (*by_number, Niid(1.0, min_samples=1), Cluster(clusters, 1.0, 5.0, 1), Skew(), Pathological(10)):
+        parts, groups = split.deal(labels, clients, seed, 10), split.groups(clients, 10)
         assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(600))
         assert all((np.diff(p) > 0).all() for p in parts)
-        assert all(map(np.array_equal, parts, split.deal(labels, clients, seed, 10)[0]))
-        assert not all(map(np.array_equal, parts, split.deal(labels, clients, seed + 1, 10)[0]))
+        assert all(map(np.array_equal, parts, split.deal(labels, clients, seed, 10)))
+        assert not all(map(np.array_equal, parts, split.deal(labels, clients, seed + 1, 10)))
         if groups is not None:
             assert np.ptp(np.bincount(groups)) <= 1
 
@@ -103,7 +96,7 @@ def test_a_true_small_alpha_gives_single_classes() -> None:
     # each class is as likely as another: 300 clients, 30 +- 5.2 a class
     assert np.bincount(mixes.argmax(axis=1), minlength=10).min() > 10
     labels = balanced(2_000)
-    parts, _ = Dirichlet(1e-4, samples_per_client=20).deal(labels, 100, 0, 10)  # no class runs out
+    parts = Dirichlet(1e-4, samples_per_client=20).deal(labels, 100, 0, 10)  # no class runs out
     assert ((counts_of(parts, labels) > 0).sum(axis=1) == 1).all()
 
 
@@ -137,7 +130,7 @@ def test_power_sizes_follow_the_law() -> None:
 
 def test_scaled_dirichlet_keeps_mixes_and_sizes_and_redraws_both() -> None:
     labels = balanced(2_000)
-    parts, _ = Dirichlet(0.5, use_all=False, min_samples=20).deal(labels, 30, 4, 10)
+    parts = Dirichlet(0.5, use_all=False, min_samples=20).deal(labels, 30, 4, 10)
     counts = counts_of(parts, labels)
     # by hand, from the same draws: the class that runs out first sets how much is used
     q = power_weights(30, 4)
@@ -151,14 +144,14 @@ def test_scaled_dirichlet_keeps_mixes_and_sizes_and_redraws_both() -> None:
     assert np.array_equal(counts, wanted)
     assert 1_950 < counts.sum(axis=0).max() <= 2_000
     for least, smallest in ((1, 29), (32, 32)):
-        sizes = [len(p) for p in Dirichlet(100.0, use_all=False, min_samples=least).deal(balanced(500), 60, 0, 10)[0]]
+        sizes = [len(p) for p in Dirichlet(100.0, use_all=False, min_samples=least).deal(balanced(500), 60, 0, 10)]
         assert min(sizes) == smallest or (least == 32 and min(sizes) >= 32)
 
 
 def test_pathological_gives_exactly_k_classes_evenly() -> None:
     labels = made_labels(1_000)
     for clients, k in ((7, 2), (20, 3), (10, 10), (3, 1)):
-        counts = counts_of(Pathological(k).deal(labels, clients, 5)[0], labels)
+        counts = counts_of(Pathological(k).deal(labels, clients, 5), labels)
         assert ((counts > 0).sum(axis=1) == k).all()
         assert np.ptp((counts > 0).sum(axis=0)) <= 1
         assert counts.sum() == len(labels) or clients * k < 10
@@ -168,7 +161,7 @@ def test_clients_are_alike_inside_a_cluster_and_unlike_between() -> None:
     labels = balanced(500)
     inside, between = [], []
     for seed in range(5):
-        parts, groups = Cluster().deal(labels, 9, seed, 10)
+        parts, groups = Cluster().deal(labels, 9, seed, 10), Cluster().groups(9, 10)
         assert np.array_equal(groups, cluster_of(9, 3))
         mixes = counts_of(parts, labels).astype(float)
         mixes /= mixes.sum(axis=1, keepdims=True)
@@ -182,7 +175,7 @@ def test_clients_are_alike_inside_a_cluster_and_unlike_between() -> None:
 
 def test_skew_gives_every_cluster_its_own_classes_evenly() -> None:
     labels = balanced(203)
-    parts, groups = Skew().deal(labels, 10, 1, 10)
+    parts, groups = Skew().deal(labels, 10, 1, 10), Skew().groups(10, 10)
     counts = counts_of(parts, labels)
     assert groups.tolist() == [0] * 5 + [1] * 5
     assert np.ptp(counts[:5, :5]) <= 1
@@ -197,13 +190,18 @@ def test_natural_owners_and_their_division() -> None:
     ids = np.array([7] * 5 + [3] * 8 + [9] * 5 + [4] * 2)
     assert Natural("largest").owners(ids, 2).tolist() == [3, 7]  # 7 before 9: a tie goes to the lower id
     assert Natural().owners(ids, 4).tolist() == [3, 4, 7, 9]
-    assert [p.tolist() for p in Natural().deal(ids, ids, [4, 9])] == [[18, 19], [13, 14, 15, 16, 17]]
+    whole = dataset_of(ids % 2, 2, client_of=ids)
+
+    def held(partition: Natural, clients: int, seed: int, dataset: Dataset = whole) -> list[Any]:
+        return [own.tolist() for own, *_ in partition.split(dataset, clients, Cuts(seed=seed)).shares]
+
+    assert held(Natural(), 2, 0) == [[18, 19], [13, 14, 15, 16, 17]]
     two = Natural("largest", per_owner=2)
-    assert [ids[p].tolist() for p in two.deal(ids, ids, two.owners(ids, 4), 1)] == [[3] * 4, [3] * 4, [7] * 3, [7] * 2]
-    timed = two.deal(ids, ids, two.owners(ids, 4), ordered=True)
-    assert [p.tolist() for p in timed] == [[5, 6, 7, 8], [9, 10, 11, 12], [0, 1, 2], [3, 4]]
+    assert [ids[p].tolist() for p in held(two, 4, 1)] == [[3] * 4, [3] * 4, [7] * 3, [7] * 2]
+    timed = held(two, 4, 0, replace(whole, ordered=True))
+    assert timed == [[5, 6, 7, 8], [9, 10, 11, 12], [0, 1, 2], [3, 4]]
     for wrong, said in ((lambda: two.owners(ids, 3), "allowed: 2"), (lambda: two.owners(ids, 10), "allowed: 2"),
-                        (lambda: Natural(per_owner=3).deal(ids, ids, [3, 4]), "per_owner")):  # fmt: skip
+                        (lambda: held(Natural(per_owner=3), 6, 3), "per_owner")):  # fmt: skip
         with pytest.raises(UserError, match=said):
             wrong()
 
@@ -248,10 +246,10 @@ def test_impossible_requests_are_refused_with_the_numbers(case: int) -> None:
     assert words in error.value.lines[0]
 
 
-@pytest.mark.parametrize("train", [([0, 1], [1]), ([-1, 2],), ([0], [])])
+@pytest.mark.parametrize("train", [([0, 1], [1]), ([-1, 2],), ([0], []), ([0, 3],), ()])
 def test_a_partition_that_contradicts_itself_is_refused(train: Any) -> None:
     with pytest.raises(UserError):
-        Partition(tuple(np.array(own, dtype=np.int64) for own in train))
+        Partition.dealt([np.array(own, dtype=np.int64) for own in train], dataset_of(np.zeros(3, np.int64), 1), Cuts())
 
 
 def test_the_servers_halves_and_a_pool_may_follow_the_authors() -> None:

@@ -20,11 +20,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, build, load
+from hanse.data import SOURCES, Dataset, DataSpec, Samples, build, load
 from hanse.data import sources as sources_module
 from hanse.data.augment import Augment
 from hanse.data.download import REMOTES, parse_idx, read_cifar10, read_idx_files
-from hanse.data.sources import keeping
+from hanse.data.sources import Wanted, keeping
 from hanse.data.spec import parse_spec
 
 
@@ -45,13 +45,10 @@ def idx(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def made_npz(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, test: int = 20) -> None:
-    draw = np.random.default_rng(0)
-    arrays: dict[str, Any] = {
-        "x_train": draw.integers(0, 256, (train, *shape), dtype=np.uint8),
-        "y_train": (np.arange(train) % 10).astype(np.uint8),
-        "x_test": draw.integers(0, 256, (test, *shape), dtype=np.uint8),
-        "y_test": (np.arange(test) % 10).astype(np.uint8),
-    }
+    draw, arrays = np.random.default_rng(0), dict[str, Any]()
+    for share, n in (("train", train), ("test", test)):
+        arrays[f"x_{share}"] = draw.integers(0, 256, (n, *shape), dtype=np.uint8)
+        arrays[f"y_{share}"] = (np.arange(n) % 10).astype(np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", **arrays)
 
@@ -238,6 +235,16 @@ def test_scales_and_what_black_is(tmp_path: Path) -> None:
     source = {"name": "fashion_mnist", "scale": "centred"}
     spec = {"source": source, "path": str(tmp_path), "partition": "iid", "clients": 2, "augment": "crop-flip"}
     assert build(parse_spec(spec)).augment == Augment("crop-flip", (-1.0,))
+
+
+@pytest.mark.parametrize("name", SOURCES.own)
+def test_an_entry_says_what_comes_with_a_source(name: str, tmp_path: Path) -> None:
+    entry, spec = SOURCES[name], DataSpec(source=name)
+    come = type(spec.source), spec.partition.name, spec.clients
+    assert come == (entry.options, entry.partition, entry.clients or 20)
+    if not entry.here(Wanted(spec.source, tmp_path)):
+        with pytest.raises(UserError, match=r"found|package"):
+            load(spec.source, root=tmp_path, download=False)
 
 
 def test_what_is_no_image_is_refused() -> None:

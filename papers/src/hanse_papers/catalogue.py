@@ -54,10 +54,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> Pap
         return PAPERS[paper].tables[table](chosen, by)
 
 
-SHIPPED = ("digits", "fedsoft_linear", "instructions")  # sources that come with hanse or are drawn by it
 # sources that are put together from the files of others
 MADE_OF = {
-    "emnist_cased": ("emnist_byclass",),
     "mixed_finance": ("fiqa", "tfns", "nwgi"),
     "finance_code": ("nwgi", "code_alpaca"),
 }
@@ -68,7 +66,7 @@ def available(source: str) -> bool:
     or the cache.
     """
     folders = [Path(os.environ["HANSE_DATA"]).expanduser()] if "HANSE_DATA" in os.environ else []
-    return source in SHIPPED or all(
+    return source == "instructions" or all(
         is_here(part) or any(any(folder.glob(f"{part}.train.*")) for folder in (*folders, cache_dir()))
         for part in MADE_OF.get(source, (source,))
     )

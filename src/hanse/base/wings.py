@@ -8,7 +8,7 @@ core works, and a name of theirs is one that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -17,7 +17,7 @@ from typing import Any
 
 GROUP = "hanse.wings"
 # the kinds of names that the code looks up (:class:`Names`); another one would do nothing
-KINDS = frozenset({"models", "sources", "source_options", "behaviours", "mechanisms", "settings", "sections", "guards"})
+KINDS = frozenset({"models", "sources", "behaviours", "mechanisms", "settings", "sections", "guards"})
 KINDS |= {"accounts", "amends", "forbids", "node_guards", "answers", "replays", "statements", "flower"}
 KINDS |= {"select", "train", "weigh", "value", "settle", "deploy"}
 
@@ -47,12 +47,13 @@ class Wing:
         name: the wing's name, as ``hanse list`` shows it.
         commands: commands of ``hanse``.
         names: for each kind of part, import paths by the names that they get. In an experiment's file: "models",
-            "sources", "source_options", "behaviours", "mechanisms", the slots "select" to "deploy", "settings" and
-            "sections" (:mod:`hanse.runs.config`). By the core, under the names of settings and questions: "guards" and
-            "accounts" (:mod:`hanse.runs.guards`), "amends" (:mod:`hanse.runs.rundir`), "forbids" (tables of what does
-            not go together, :mod:`hanse.mechanisms.fits`), "node_guards" (:mod:`hanse.federation.node`), "answers"
-            (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`), "statements"
-            (:mod:`hanse.flower.receipts`); "flower": names of ``hanse.flower``.
+            "sources" (each a :class:`hanse.data.sources.SourceEntry`), "behaviours", "mechanisms", the slots "select"
+            to "deploy", "settings" and "sections" (:mod:`hanse.runs.config`). By the core, under the names of settings
+            and questions: "guards" and "accounts" (:mod:`hanse.runs.guards`), "amends" (:mod:`hanse.runs.rundir`),
+            "forbids" (tables of what does not go together, :mod:`hanse.mechanisms.fits`), "node_guards"
+            (:mod:`hanse.federation.node`), "answers" (:mod:`hanse.federation.local`), "replays"
+            (:mod:`hanse.runs.replay`), "statements" (:mod:`hanse.flower.receipts`); "flower": names of
+            ``hanse.flower``.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Names(Mapping[str, Any]):
     Args:
         own: as the attribute.
         kind: the kind of part, a key of :attr:`Wing.names`.
+        of: what stands for a wing's object, made of it. If left out, the object itself.
 
     Examples:
         >>> numbers = Names({"one": 1}, "numbers")
@@ -118,8 +120,8 @@ class Names(Mapping[str, Any]):
         (1, False, ['one'])
     """
 
-    def __init__(self, own: Mapping[str, Any], kind: str) -> None:
-        self.own, self._kind = own, kind
+    def __init__(self, own: Mapping[str, Any], kind: str, of: Callable[[Any], Any] = lambda found: found) -> None:
+        self.own, self._kind, self._of = own, kind, of
 
     @property
     def added(self) -> dict[str, str]:
@@ -130,7 +132,7 @@ class Names(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self.own:
             return self.own[name]
-        return target(self.added[name])
+        return self._of(target(self.added[name]))
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own

@@ -59,13 +59,12 @@ def _speed() -> list[str]:
 
 def _data() -> list[str]:
     """Return where data sets are looked for, and which are there."""
-    from hanse.data.natural import NATURAL
-    from hanse.data.sources import IMAGES, cache_dir, is_here
+    from hanse.data.sources import SOURCES, cache_dir, is_here
 
     named = os.environ.get("HANSE_DATA")
-    files = (*IMAGES, *NATURAL)
-    here = [source for source in files if is_here(source)]
-    missing = [source for source in files if source not in here]
+    others = [source for source in SOURCES.own if source != "digits"]
+    here = [source for source in others if is_here(source)]
+    missing = [source for source in others if source not in here]
     return [
         f"looked for in: {f'{named} (HANSE_DATA), ' if named else ''}{cache_dir()}"
         + ("" if named else " (the variable HANSE_DATA can name another folder)"),

@@ -10,8 +10,8 @@ from hanse.data.build import build, split
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
 from hanse.data.own import as_dataset
-from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
+from hanse.data.shares import Partition
 from hanse.data.sources import SOURCES, load
 from hanse.data.spec import PARTITIONS, DataSpec, parse_spec
 

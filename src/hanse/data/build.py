@@ -2,26 +2,23 @@
 
 :func:`build` is the entry point: it loads the source, splits it and cuts the server's sets. Its steps are separate
 functions. :func:`with_own` reads the user's own data. A run calls it first, to record the settings that follow from
-these data. :func:`prepared` converts a data set to the form that its partition needs, and :func:`split` makes the
-partition.
+these data. :func:`split` makes the partition.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT
 from hanse.base.pytorch import torch
-from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, gaps_of
@@ -29,15 +26,14 @@ from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.kinds import first_few
 from hanse.data.mixtures import MixturePartition
 from hanse.data.own import as_dataset
-from hanse.data.partitions import Iid, Natural, Partition, Pooled
-from hanse.data.samples import Samples
+from hanse.data.partitions import Iid, Natural, Pooled
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
-from hanse.data.shares import Cuts
-from hanse.data.sources import imported, load
-from hanse.data.spec import PARTITIONS, DataSpec, Generated, Images, OwnData, OwnPartition, SchemaTables
+from hanse.data.shares import Partition
+from hanse.data.sources import Generated, imported, load
+from hanse.data.spec import PARTITIONS, DataSpec, OwnData, OwnPartition, SchemaTables
 from hanse.data.synthetic import GeneratedData, Synthetic
-from hanse.data.units import numbered
 
+_WITHOUT_CLASSES = Iid | MixturePartition | Natural | Pooled | OwnPartition  # partitions that need no class labels
 _LARGE = 10.0  # size (root mean square) of a feature that is taken as not scaled
 
 
@@ -140,17 +136,15 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     if dataset is None:
         spec, dataset = with_own(spec)
     chosen = spec.source
-    cuts = Cuts(**{one.name: getattr(spec, one.name) for one in fields(Cuts)})
     if isinstance(chosen, Generated):
         source = Synthetic(chosen.alpha, chosen.beta, spec.seed, chosen.samples_per_client)
-        return GeneratedData.of(source, spec.clients, cuts)
+        return GeneratedData.of(source, spec.clients, spec.cuts)
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
-        scale = chosen.scale if isinstance(chosen, Images) else "standard"
-        dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
-    dataset = prepared(dataset, spec)
+        dataset = load(chosen, root=root, seed=spec.seed, download=spec.download)
+    dataset = spec.partition.prepared(dataset, spec.clients, spec.seed)
     partition = split(dataset, spec)
-    data = SplitData.of(dataset, partition, cuts)
+    data = SplitData.of(dataset, partition, spec.cuts)
     if spec.augment is not None:
         if len(dataset.input_shape) != 3:
             raise UserError(f"data.augment = '{spec.augment}': source '{chosen.name}' has no images; leave augment out")
@@ -194,132 +188,28 @@ def _of_scales(dataset: Dataset, spec: DataSpec) -> list[str]:
     ]
 
 
-def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
-    """Return the data set as the partition needs it.
-
-    For a mixture, samples are assigned to distributions. With natural clients, the test set keeps only samples of the
-    participating clients.
-    """
-    partition = spec.partition
-    if isinstance(partition, MixturePartition):
-        return partition.assigned(dataset, spec.seed)
-    if not isinstance(partition, Natural):
-        return dataset
-    if partition.test_owners == "next":
-        return _with_next_owners(dataset, spec, partition)
-    if dataset.client_of is None or dataset.test_client_of is None:
-        return dataset
-    owners = partition.owners(dataset.client_of, spec.clients, spec.seed)
-    return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
-
-
-def _with_next_owners(dataset: Dataset, spec: DataSpec, partition: Natural) -> Dataset:
-    """Return the data set with other owners in its test set than in its train set.
-
-    Those who take part train on all that they have in either set. The test set is all samples of as many others: the
-    largest that do not take part. iPFL's public code tests so on FEMNIST (the 20 writers after the 20 largest) and
-    Shakespeare (10 roles after 10).
-
-    Raises:
-        UserError: the source does not say which client a sample belongs to, or has too few owners.
-    """
-    if dataset.client_of is None:
-        raise UserError(
-            f"data.partition.test_owners = 'next': source '{dataset.name}' does not say which client a sample "
-            "belongs to"
-        )
-    both = dataset.client_of, np.zeros(0, np.int64) if dataset.test_client_of is None else dataset.test_client_of
-    whole, ids = dataset.train, np.concatenate(both)
-    if len(both[1]):
-        whole = Samples.joined([dataset.train, dataset.test])
-    owners = partition.owners(ids, spec.clients, spec.seed)
-    others, sizes = np.unique(ids[~np.isin(ids, owners)], return_counts=True)
-    if len(others) < len(owners):
-        raise UserError(
-            f"data.partition.test_owners = 'next': {len(owners)} take part and {len(others)} are left to test on; "
-            f"allowed: clients up to {(len(owners) + len(others)) // 2 * partition.per_owner}"
-        )
-    tested = others[np.argsort(-sizes, kind="stable")[: len(owners)]]
-    own, next_ones = (np.flatnonzero(np.isin(ids, some)) for some in (owners, tested))
-    train, test = (whole.take(torch.from_numpy(rows)) for rows in (own, next_ones))
-    return replace(dataset, train=train, test=test, client_of=ids[own], test_client_of=None, distributions=None)
-
-
 def split(dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the spec's partition of a data set's train samples.
 
     Args:
-        dataset: the data set. Unless it is split by classes, a mixture's data set must have gone through
-            :func:`prepared`.
-        spec: the spec, of which ``partition``, ``clients``, ``seed`` and the partition's settings are used.
+        dataset: the data set, as the partition's method ``prepared`` returns it.
+        spec: the spec, of which ``partition``, ``clients`` and the shares are used.
 
     Raises:
         UserError: the partition needs class labels and there are none, or is impossible with these samples.
     """
-    partition, clients, seed, units = spec.partition, spec.clients, spec.seed, dataset.train.units
-    if units is not None or dataset.time is not None:
-        if partition not in (Iid(), Pooled()) and not (isinstance(partition, Natural) and partition.per_owner == 1):
-            raise UserError(
-                f"data.partition: '{partition.name}': deals rows one by one, and these have units or times; allowed: "
-                "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
-            )
-        if partition == Iid() and units is not None:
-            return Partition(_dealt_units(units.numpy(), clients, seed))
-    if isinstance(partition, Natural):
-        return _natural(partition, dataset, spec)
-    if isinstance(partition, MixturePartition):
-        return _mixture(partition, dataset, spec)
-    if isinstance(partition, Pooled):
-        if partition.whole is None:
-            return Partition((np.arange(len(dataset.train)),))
-        apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
-        return Partition((np.sort(np.concatenate(apart.train)),))
-    if not isinstance(partition, Iid | OwnPartition) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
-        free = [name for name, of in PARTITIONS.items() if issubclass(of, Iid | MixturePartition | Natural | Pooled)]
+    partition = spec.partition
+    keeps_units = partition in (Iid(), Pooled()) or (isinstance(partition, Natural) and partition.per_owner == 1)
+    if not keeps_units and (dataset.train.units is not None or dataset.time is not None):
         raise UserError(
-            f"data.partition: '{partition.name}': needs class labels and source '{dataset.name}' has none; "
+            f"data.partition: '{partition.name}': deals rows one by one, and these have units or times; allowed: "
+            "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
+        )
+    dealing = (partition.whole if isinstance(partition, Pooled) else None) or partition
+    if not isinstance(dealing, _WITHOUT_CLASSES) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
+        free = [name for name, kind in PARTITIONS.items() if issubclass(kind, _WITHOUT_CLASSES)]
+        raise UserError(
+            f"data.partition: '{dealing.name}': needs class labels and source '{dataset.name}' has none; "
             f"allowed: {', '.join(free)}"
         )
-    indices, groups = partition.deal(dataset.train.y.numpy(), clients, seed, dataset.num_classes or 0)
-    return Partition(tuple(indices), groups)
-
-
-def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> tuple[NDArray[np.int64], ...]:
-    """Return the rows of each client, of whole units that are dealt at random, each to the client with the fewest rows.
-
-    Raises:
-        UserError: there are more clients than units.
-    """
-    _, number, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    if clients > len(sizes):
-        raise UserError(f"data.clients = {clients}: {len(sizes)} units cannot be dealt to more clients than they are")
-    held, client_of = np.zeros(clients, np.int64), np.zeros(len(sizes), np.int64)
-    for unit in stream(seed, "iid units").permutation(len(sizes)).tolist():
-        client_of[unit] = held.argmin()
-        held[client_of[unit]] += sizes[unit]
-    return tuple(np.flatnonzero(client_of[number] == client) for client in range(clients))
-
-
-def _mixture(partition: MixturePartition, dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the partition of mixtures; a client's group is the distribution that it trains on most."""
-    sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
-    assert sources is not None  # prepared sees to it
-    pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]
-    shares, mixed = partition.deal(pools, spec.clients, spec.seed, spec.client_test, spec.client_validation)
-    own = tuple(train for train, _, _ in shares)
-    return Partition(own, mixed.argmax(axis=1).astype(np.int64), kept=tuple((held, test) for _, held, test in shares))
-
-
-def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the partition by the source's owners."""
-    ids = dataset.client_of
-    if ids is None:
-        raise UserError(
-            f"data.partition: 'natural': source '{dataset.name}' does not say which client a sample belongs to"
-        )
-    chosen = partition.owners(ids, spec.clients, spec.seed)
-    labels, classes = dataset.train.y.numpy(), dataset.num_classes or 0
-    parts = partition.deal(labels, ids, chosen, spec.seed, classes, dataset.ordered)
-    owners = np.repeat(chosen, partition.per_owner)
-    groups = numbered(owners) if partition.per_owner > 1 else None
-    return Partition(tuple(parts), groups, owners)
+    return partition.split(dataset, spec.clients, spec.cuts)

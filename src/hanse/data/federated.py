@@ -21,9 +21,8 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.kinds import first_few
-from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
-from hanse.data.shares import Cuts, borrowed, client_shares, server_cut, taken
+from hanse.data.shares import Cuts, Partition, borrowed, server_cut, taken
 from hanse.data.units import FEW_UNITS, SHARES, shrunk
 
 Share = Literal["train", "validation", "test"]
@@ -170,28 +169,24 @@ class SplitData(FederatedData):
 
     @staticmethod
     def of(dataset: Dataset, partition: Partition, cuts: Cuts) -> SplitData:
-        """Split each client's samples into shares, and the source's test set into the server's sets.
-
-        A client's shares are disjoint. They are cut from a random order keyed by ``(seed, client)``, or from the end if
-        the client's samples are in order of time. Their sizes are rounded down, so training keeps at least one sample.
-        Shares drawn by the partition itself take precedence.
+        """Take the clients' shares as the partition has them, and split the source's test set into the server's sets.
 
         Args:
             dataset: the samples, and the source's test set.
-            partition: which train samples each client has.
+            partition: who has which train samples, in which share.
             cuts: the parts.
 
         Raises:
             UserError: the server's test set has no samples for a client that needs some.
         """
-        shares = client_shares(partition, dataset, cuts)
+        shares = partition.shares
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         dists = dataset.distributions
         held, cut, kept = server_cut(dataset.test, dataset.num_classes, cuts, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
         index, weights, way = None, None, cuts.client_test_from
         if way in ("equal", "classes") or (way == "server" and cuts.client_test > 0):
-            index, weights = borrowed(server_test, dataset, partition, cut, [parts[0] for parts in shares], cuts)
+            index, weights = borrowed(server_test, dataset, partition, cut, cuts)
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,
@@ -216,10 +211,10 @@ class SplitData(FederatedData):
             tests = tuple(map(dataset.test.take, of_each))
             data = replace(data, server_tests=tests)
         few = few_units(data) if dataset.train.units is not None else []
-        if partition.kept is None and cuts.client_test_from == "own":
+        if cuts.client_test_from == "own":
             asked = (partition.sizes * cuts.client_test).astype(np.int64).tolist()
             few += shrunk({data.called(c): (int(lengths[c, 2]), share) for c, share in enumerate(asked)})
-        left_out = int(partition.sizes.sum() - lengths.sum()) if partition.kept is None else 0
+        left_out = int(partition.sizes.sum() - lengths.sum())
         if (gone := left_out + dataset.left_out) > 0:
             whole = gone + int(lengths.sum()) + len(dataset.test)
             few.append(

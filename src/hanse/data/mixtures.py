@@ -10,7 +10,7 @@ rotation of its image (:func:`by_rotation`), or what the source says. :func:`mix
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -25,11 +25,10 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
-from hanse.data.shares import share_ends
+from hanse.data.shares import Cuts, Partition, share_ends
+from hanse.data.units import SHARES
 
 Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Shares = tuple[Indices, Indices, Indices]
 
 _TURNS = 4
 
@@ -70,11 +69,12 @@ class MixturePartition:
         except ValueError as wrong:
             raise UserError(f"mix: {self.mix!r}: {wrong}") from None
 
-    def assigned(self, dataset: Dataset, seed: int) -> Dataset:
+    def prepared(self, dataset: Dataset, clients: int, seed: int) -> Dataset:
         """Return a data set whose samples are assigned to distributions; its test set keeps those that are.
 
         Args:
             dataset: the data set.
+            clients: is not used.
             seed: the seed of rotations.
 
         Raises:
@@ -97,34 +97,27 @@ class MixturePartition:
         assert dataset.distributions is not None
         return dataset.keep_test(np.flatnonzero(dataset.distributions.test >= 0))
 
-    def deal(
-        self,
-        pools: Sequence[Indices],
-        clients: int,
-        seed: int = 0,
-        client_test: float = 0.0,
-        client_validation: float = 0.0,
-    ) -> tuple[list[Shares], Floats]:
-        """Distribute samples so that each client has its mixtures. No sample is used twice.
+    def split(self, dataset: Dataset, clients: int, cuts: Cuts) -> Partition:
+        """Return who holds which sample in which share, so that each client has its mixtures. No sample is used twice.
 
         Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
         mixture. The rest, on which it trains, is drawn by its train mixture (papers.md P23). Both hold up to rounding.
         Mixtures are exact: without ``samples_per_client``, as many samples are used as the scarcest distribution
-        allows, and the rest is unused.
+        allows, and the rest is unused. A client's group is the distribution that it trains on most.
 
         Args:
-            pools: the sample indices of each distribution, D arrays.
+            dataset: samples that are assigned to distributions.
             clients: how many clients there are.
-            seed: the seed of all draws.
-            client_test: the part of a client's samples that it keeps for testing, 0 or more.
-            client_validation: the part that it keeps for validation, 0 or more.
-
-        Returns:
-            Sorted indices (train, validation, test) for each client, and the train mixtures ``[clients, D]``.
+            cuts: the parts that a client keeps for testing and validation, and the seed of all draws.
 
         Raises:
             UserError: a distribution has fewer samples than are needed.
         """
+        if dataset.distributions is None:
+            dataset = self.prepared(dataset, clients, cuts.seed)
+        assert dataset.distributions is not None  # prepared sees to it
+        of_each, seed = dataset.distributions.train, cuts.seed
+        pools = [np.flatnonzero(of_each == d) for d in range(len(dataset.distributions.names))]
         train = mixes(self.mix, clients, len(pools), seed=seed)
         test = inverse(train) if self.test_mix == "inverse" else train
         mixed = np.stack([train, train if self.validation_mix == "train" else test, test], axis=1)
@@ -134,7 +127,7 @@ class MixturePartition:
             """Return how many samples of each distribution go to each client and share, ``[clients, 3, D]``."""
             least = self.min_samples
             sizes = client_sizes(samples, clients, seed=seed, law=self.sizes, min_samples=least, total=samples)
-            counts = np.diff(share_ends(sizes, client_test, client_validation), axis=1, prepend=0)
+            counts = np.diff(share_ends(sizes, cuts.client_test, cuts.client_validation), axis=1, prepend=0)
             rows = [largest_remainder(*one) for one in zip(mixed.reshape(-1, len(pools)), counts.flat, strict=True)]
             return np.stack(rows).reshape(mixed.shape)
 
@@ -149,15 +142,13 @@ class MixturePartition:
                 f"partition = 'mixture': {clients} clients need {needed[d]} samples of distribution {d} and there are "
                 f"{stock[d]}; lower clients, samples_per_client or min_samples"
             )
+        owner, share_of = np.full(len(dataset.train), -1, np.int64), np.full(len(dataset.train), -1, np.int8)
         # distribution by distribution, a random order is dealt client after client, share after share
-        parts: list[list[list[Indices]]] = [[[], [], []] for _ in range(clients)]
         for d, pool in enumerate(pools):
-            order = stream(seed, "mixture", start=d).permutation(pool)
-            ends = np.cumsum(wanted[:, :, d].ravel())
-            for place, part in enumerate(np.split(order[: ends[-1]], ends[:-1])):
-                parts[place // 3][place % 3].append(part)
-        dealt = [[np.sort(np.concatenate(share)) for share in own] for own in parts]
-        return [(own[0], own[1], own[2]) for own in dealt], train
+            place = np.repeat(np.arange(clients * len(SHARES)), wanted[:, :, d].ravel())
+            rows = stream(seed, "mixture", start=d).permutation(pool)[: len(place)]
+            owner[rows], share_of[rows] = np.divmod(place, len(SHARES))
+        return Partition(owner, share_of, train.argmax(axis=1).astype(np.int64))
 
 
 def _by_classes(dataset: Dataset, count: int) -> Dataset:

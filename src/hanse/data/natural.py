@@ -27,7 +27,6 @@ from hanse.data.dataset import Dataset, Distributions, image_samples, stratified
 from hanse.data.download import fetch_file, fetching
 from hanse.data.samples import Samples
 
-NATURAL = ("shakespeare", "shakespeare_next", "femnist", "pacs")
 WINDOW = 80
 LEAST_WINDOWS = 20
 """Roles with less text than this many windows are left out: 16 to train on, 4 to test on."""
@@ -179,7 +178,7 @@ def femnist(folders: Sequence[Path]) -> Dataset:
     Raises:
         UserError: the files are missing or not in LEAF's format.
     """
-    if (files := _leaf_files(folders)) is None:
+    if (files := leaf_files(folders)) is None:
         raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
     users = {share: dict(user for path in found for user in _read_leaf(path)) for share, found in files.items()}
     names = sorted(users["train"])  # writers without train samples are left out
@@ -191,7 +190,7 @@ def femnist(folders: Sequence[Path]) -> Dataset:
     return _of_clients("femnist", parts, LEAF_CLASSES, (1, LEAF_SIDE, LEAF_SIDE), names)
 
 
-def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
+def leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
     """Return LEAF's files for "train" and "test" from the first folder that has both, or None."""
     for folder in folders:
         for place in _LEAF_PLACES:
@@ -234,7 +233,7 @@ def pacs(folders: Sequence[Path]) -> Dataset:
     Raises:
         UserError: the folders are missing, or a picture cannot be read.
     """
-    if (folder := _pacs_folder(folders)) is None:
+    if (folder := pacs_folder(folders)) is None:
         raise UserError(
             f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
             f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
@@ -263,19 +262,10 @@ def pacs(folders: Sequence[Path]) -> Dataset:
     )  # fmt: skip
 
 
-def _pacs_folder(folders: Sequence[Path]) -> Path | None:
+def pacs_folder(folders: Sequence[Path]) -> Path | None:
     """Return the first folder that has a folder for every domain, or None."""
     places = (folder / place for folder in folders for place in _PLACES)
     return next((place for place in places if all((place / domain).is_dir() for domain in DOMAINS)), None)
-
-
-def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
-    """Return whether the files of one of :data:`NATURAL` are in one of the folders."""
-    if source == "femnist":
-        return _leaf_files(folders) is not None
-    if source == "pacs":
-        return _pacs_folder(folders) is not None
-    return any((folder / FILE).is_file() for folder in folders)
 
 
 def _read_picture(path: Path) -> NDArray[np.uint8]:

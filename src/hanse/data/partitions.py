@@ -6,15 +6,16 @@ cluster and different between clusters (iPFL section 6.1 and appendix E.5): :cla
 source's own clients: :class:`Natural`. All to one client: :class:`Pooled`. The partition "mixture" is in
 :mod:`hanse.data.mixtures`.
 
-A class has the options as fields. Its method ``deal`` returns sorted indices for each client, no sample twice, and
-the cluster of each client ``[clients]``, or None. Draws come from streams keyed by the seed, so the same seed gives the
-same split everywhere. :func:`hanse.data.build.split` makes a :class:`Partition` of what is dealt.
+A class has the options as fields. Its method ``split`` returns the :class:`hanse.data.shares.Partition` of a data set
+that went through its method ``prepared``. Those that go by labels, or by the number of samples alone (:class:`Deal`),
+have a method ``deal``, which returns sorted indices for each client, no sample twice. Draws come from streams keyed by
+the seed, so the same seed gives the same split everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,12 +26,13 @@ from hanse.base.factories import Positive, Rate, call
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream, torch_seed
-from hanse.data.dataset import largest_remainder
+from hanse.data.dataset import Dataset, largest_remainder
+from hanse.data.samples import Samples
+from hanse.data.shares import Cuts, Partition
+from hanse.data.units import numbered
 
 Labels = NDArray[np.int64]
 Indices = list[NDArray[np.int64]]
-Dealt = tuple[Indices, NDArray[np.int64] | None]
-"""The sorted indices of each client, and the cluster of each client ``[clients]``, if there are clusters."""
 
 SizeLaw = Literal["power", "equal"]
 Sampler = Literal["log", "float32-clamped"]
@@ -40,50 +42,30 @@ _NIID_DRAWS = 500
 _SCALED_DRAWS = 100
 
 
-@dataclass(frozen=True)
-class Partition:
-    """The samples of each client: sorted int64 indices into the train set; no sample is used twice.
+class Deal(ABC):
+    """A partition that goes by the labels of a data set, or by its number of samples alone."""
 
-    Attributes:
-        train: the indices of each client's samples.
-        groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
-        owners: ``[clients]``, given if the source itself has clients: for each client, which of the source's clients it
-            is, or is a part of.
-        kept: the indices (validation, test) that each client holds out, if the partition draws these itself. ``train``
-            then does not contain them.
+    @abstractmethod
+    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Indices:
+        """Return the sorted samples of each client, no sample twice; ``labels`` is ``[n]``."""
 
-    Raises:
-        UserError: an index is below 0, a sample is used twice, or a client has none.
+    def groups(self, clients: int, classes: int) -> NDArray[np.int64] | None:
+        """Return the cluster of each client, ``[clients]``; None: there are no clusters."""
+        return None
 
-    Examples:
-        >>> Partition((np.array([0, 1, 2]), np.array([3, 4, 5]))).sizes
-        array([3, 3])
-    """
+    def prepared(self, dataset: Dataset, clients: int, seed: int) -> Dataset:
+        """Return the data set unchanged."""
+        return dataset
 
-    train: tuple[NDArray[np.int64], ...]
-    groups: NDArray[np.int64] | None = None
-    owners: NDArray[np.int64] | None = None
-    kept: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] | None = None
-
-    def __post_init__(self) -> None:
-        empty = [k for k, index in enumerate(self.train) if len(index) == 0]
-        if not self.train or empty:
-            raise UserError(f"partition of {len(self.train)} clients: no samples for clients {empty[:10]}")
-        kept = [share for pair in self.kept or () for share in pair]
-        used = np.sort(np.concatenate([*self.train, *kept]))
-        if (used[1:] == used[:-1]).any():
-            raise UserError("a partition may not give a sample to a client twice, or to two clients")
-        if used[0] < 0:
-            raise UserError(f"a partition's indices begin with {used[0]}; allowed: 0 and above")
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of samples in ``train`` of each client, ``[clients]``."""
-        return np.array([len(index) for index in self.train], dtype=np.int64)
+    def split(self, dataset: Dataset, clients: int, cuts: Cuts) -> Partition:
+        """Return who holds which sample in which share."""
+        classes = dataset.num_classes or 0
+        rows = self.deal(dataset.train.y.numpy(), clients, cuts.seed, classes)
+        return Partition.dealt(rows, dataset, cuts, self.groups(clients, classes))
 
 
 @dataclass(frozen=True)
-class Iid:
+class Iid(Deal):
     """Samples dealt at random.
 
     Attributes:
@@ -97,15 +79,37 @@ class Iid:
     sizes: SizeLaw = "equal"
     min_samples: Positive = 10
 
-    def deal(self, labels: NDArray[Any], clients: int, seed: int = 0, classes: int = 0) -> Dealt:
+    def deal(self, labels: NDArray[Any], clients: int, seed: int = 0, classes: int = 0) -> Indices:
         """Distribute the samples over the clients at random; of ``labels [n]`` only their number is used."""
         wanted = _sizes_by(self, len(labels), clients, seed)
         order = stream(seed, "partition", start=4).permutation(len(labels))
-        return [np.sort(part) for part in np.split(order[: wanted.sum()], np.cumsum(wanted)[:-1])], None
+        return [np.sort(part) for part in np.split(order[: wanted.sum()], np.cumsum(wanted)[:-1])]
+
+    def split(self, dataset: Dataset, clients: int, cuts: Cuts) -> Partition:
+        """Return who holds which sample in which share; units are dealt whole."""
+        if dataset.train.units is None:
+            return super().split(dataset, clients, cuts)
+        return Partition.dealt(_dealt_units(dataset.train.units.numpy(), clients, cuts.seed), dataset, cuts)
+
+
+def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> Indices:
+    """Return the rows of each client, of whole units that are dealt at random, each to the client with the fewest rows.
+
+    Raises:
+        UserError: there are more clients than units.
+    """
+    _, number, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    if clients > len(sizes):
+        raise UserError(f"data.clients = {clients}: {len(sizes)} units cannot be dealt to more clients than they are")
+    held, client_of = np.zeros(clients, np.int64), np.zeros(len(sizes), np.int64)
+    for unit in stream(seed, "iid units").permutation(len(sizes)).tolist():
+        client_of[unit] = held.argmin()
+        held[client_of[unit]] += sizes[unit]
+    return [np.flatnonzero(client_of[number] == client) for client in range(clients)]
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(Deal):
     """A label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed).
 
     Attributes:
@@ -127,7 +131,7 @@ class Dirichlet:
     sizes: SizeLaw = "power"
     min_samples: Positive = 10
 
-    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Dealt:
+    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Indices:
         """Give every client a size and a label mix, and then samples according to both.
 
         With ``use_all``, this is GreedyFed's partition. Clients are served in random order, each by a multinomial draw
@@ -154,7 +158,7 @@ class Dirichlet:
             >>> from hanse.data.partitions import Dirichlet
             >>> labels = np.repeat([0, 1, 2], 40)  # 40 samples of each of three classes
             >>> def counts(alpha):
-            ...     parts, _ = Dirichlet(alpha, sizes="equal", samples_per_client=20).deal(labels, 3, 0, 3)
+            ...     parts = Dirichlet(alpha, sizes="equal", samples_per_client=20).deal(labels, 3, 0, 3)
             ...     return [np.bincount(labels[part], minlength=3).tolist() for part in parts]
             >>> counts(alpha=100.0)  # every client has some of every class
             [[4, 7, 9], [9, 4, 7], [6, 9, 5]]
@@ -162,7 +166,7 @@ class Dirichlet:
             [[0, 0, 20], [11, 1, 8], [0, 20, 0]]
         """
         if not self.use_all:
-            return self._scaled(labels, clients, seed, classes), None
+            return self._scaled(labels, clients, seed, classes)
         mixes = label_mixes(clients, classes, self.alpha, seed=seed, sampler=self.sampler)
         wanted = _sizes_by(self, len(labels), clients, seed)
         draw = stream(seed, "partition", start=2)
@@ -177,7 +181,7 @@ class Dirichlet:
             parts = [stock[c][first[c] : first[c] + counts[c]] for c in np.flatnonzero(counts)]
             spans[client] = np.sort(np.concatenate(parts))
             left -= counts
-        return spans, None
+        return spans
 
     def _scaled(self, labels: Labels, clients: int, seed: int, classes: int) -> Indices:
         """Return the indices of each client where sizes and mixes are kept as drawn."""
@@ -211,7 +215,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class Niid:
+class Niid(Deal):
     """Each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022).
 
     Attributes:
@@ -223,7 +227,7 @@ class Niid:
     alpha: Rate = 0.5
     min_samples: Positive = 10
 
-    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Dealt:
+    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Indices:
         """Spread each class over the clients in shares ~ Dirichlet(alpha). Every sample goes to one client.
 
         This is the partition of Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a
@@ -241,11 +245,11 @@ class Niid:
         """
         _check_room(len(labels), clients, self.min_samples)
         draw, what = stream(seed, "partition", start=3), f"'niid' with alpha = {self.alpha:g} and {clients} clients"
-        return _spread_classes(labels, classes, clients, self.alpha, self.min_samples, draw, what), None
+        return _spread_classes(labels, classes, clients, self.alpha, self.min_samples, draw, what)
 
 
 @dataclass(frozen=True)
-class Pathological:
+class Pathological(Deal):
     """Exactly ``classes_per_client`` classes per client (after McMahan et al. 2017).
 
     Attributes:
@@ -255,7 +259,7 @@ class Pathological:
     name: ClassVar[str] = "pathological"
     classes_per_client: Positive = 2
 
-    def deal(self, labels: NDArray[Any], clients: int, seed: int = 0, classes: int = 0) -> Dealt:
+    def deal(self, labels: NDArray[Any], clients: int, seed: int = 0, classes: int = 0) -> Indices:
         """Give every client shards of ``classes_per_client`` classes.
 
         After McMahan et al. 2017, whose shards of label-sorted samples give most clients two classes. Here a class is
@@ -277,11 +281,11 @@ class Pathological:
         for client in range(clients):
             # the classes that fewest clients have so far; ties at random, since lexsort's last key counts first
             has[client, np.lexsort((draw.random(len(there)), has.sum(axis=0)))[:each]] = True
-        return _shared(labels, there, has, draw, f"clients = {clients} with classes_per_client = {each}"), None
+        return _shared(labels, there, has, draw, f"clients = {clients} with classes_per_client = {each}")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Deal):
     """Clusters of clients: alike inside, unlike between (iPFL).
 
     Attributes:
@@ -297,7 +301,7 @@ class Cluster:
     alpha_within: Rate = 10.0
     min_samples: Positive = 10
 
-    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Dealt:
+    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Indices:
         """Spread every class over clusters of clients, and then over the clients of each cluster.
 
         The shares are drawn from Dirichlet(alpha_between) and Dirichlet(alpha_within). iPFL says that heterogeneity is
@@ -316,8 +320,7 @@ class Cluster:
         """
         least = self.min_samples
         _check_room(len(labels), clients, least)
-        groups = cluster_of(clients, self.clusters)
-        members = np.bincount(groups)
+        members = np.bincount(self.groups(clients, classes))
         parts: Indices = []
         draw, what = stream(seed, "partition", start=8), f"'cluster' with alpha_between = {self.alpha_between:g}"
         apart = _spread_classes(
@@ -328,11 +331,15 @@ class Cluster:
             draw = stream(seed, "partition", start=9, client=g)
             inner = _spread_classes(labels[own], classes, int(members[g]), self.alpha_within, least, draw, what)
             parts.extend(own[part] for part in inner)
-        return parts, groups
+        return parts
+
+    def groups(self, clients: int, classes: int) -> NDArray[np.int64]:
+        """Return the cluster of each client, ``[clients]``: consecutive ids, clusters of nearly equal size."""
+        return cluster_of(clients, self.clusters)
 
 
 @dataclass(frozen=True)
-class Skew:
+class Skew(Deal):
     """Clusters of clients with the same few classes (iPFL).
 
     Attributes:
@@ -342,7 +349,7 @@ class Skew:
     name: ClassVar[str] = "skew"
     classes_per_client: Positive = 5
 
-    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Dealt:
+    def deal(self, labels: Labels, clients: int, seed: int, classes: int) -> Indices:
         """Give each cluster of clients its own few classes, and divide their samples evenly within the cluster.
 
         The classes are divided into consecutive groups of ``classes_per_client``, one for each cluster. All clients of
@@ -362,11 +369,14 @@ class Skew:
         each = self.classes_per_client
         if classes % each:
             raise UserError(f"classes_per_client = {each} with partition = 'skew': must divide the {classes} classes")
-        groups = cluster_of(clients, classes // each)
-        has = groups[:, None] == np.arange(classes) // each
+        has = self.groups(clients, classes)[:, None] == np.arange(classes) // each
         draw, what = stream(seed, "partition", start=10), f"clients = {clients} with partition = 'skew'"
         # the odd samples of a class fall to other clients than those of the class before
-        return _shared(labels, np.arange(classes), has, draw, what, turn=1), groups
+        return _shared(labels, np.arange(classes), has, draw, what, turn=1)
+
+    def groups(self, clients: int, classes: int) -> NDArray[np.int64]:
+        """Return the cluster of each client, ``[clients]``, one for each group of classes."""
+        return cluster_of(clients, classes // self.classes_per_client)
 
 
 @dataclass(frozen=True)
@@ -419,49 +429,90 @@ class Natural:
             chosen = stream(seed, "partition", start=6).permutation(len(known))[:wanted]
         return known[np.sort(chosen)]
 
-    def deal(
-        self,
-        labels: NDArray[Any],
-        ids: NDArray[np.int64],
-        owners: Sequence[int] | NDArray[np.int64],
-        seed: int = 0,
-        classes: int = 0,
-        ordered: bool = False,
-    ) -> Indices:
-        """Return the sorted indices of each client: of one owner after another, ``per_owner`` clients of each.
+    def prepared(self, dataset: Dataset, clients: int, seed: int) -> Dataset:
+        """Return the data set with a test set of the owners that take part, or of the next ones.
 
-        Args:
-            labels: one entry per sample, ``[n]``. They are classes if ``per_owner_alpha`` is given.
-            ids: the owner of each sample, integers ``[n]``.
-            owners: the owners that take part, ascending, as :meth:`owners` returns them.
-            seed: the seed of all draws.
-            classes: the number of classes, for ``per_owner_alpha`` (iPFL's public code on PACS).
-            ordered: the samples are in order of time, so owners are divided into consecutive spans.
+        The next ones are as many others: the largest that do not take part. Those who take part then train on all that
+        they have in either set. iPFL's public code tests so on FEMNIST (the 20 writers after the 20 largest) and
+        Shakespeare (10 roles after 10).
 
         Raises:
-            UserError: an owner has too few samples to divide.
+            UserError: the source does not say which client a sample belongs to, or has too few owners.
         """
+        if self.test_owners == "own":
+            if dataset.client_of is None or dataset.test_client_of is None:
+                return dataset
+            owners = self.owners(dataset.client_of, clients, seed)
+            return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
+        ids, whole = _ids(dataset, "data.partition.test_owners = 'next'"), dataset.train
+        if dataset.test_client_of is not None and len(dataset.test_client_of):
+            ids = np.concatenate([ids, dataset.test_client_of])
+            whole = Samples.joined([dataset.train, dataset.test])
+        owners = self.owners(ids, clients, seed)
+        others, sizes = np.unique(ids[~np.isin(ids, owners)], return_counts=True)
+        if len(others) < len(owners):
+            raise UserError(
+                f"data.partition.test_owners = 'next': {len(owners)} take part and {len(others)} are left to test on; "
+                f"allowed: clients up to {(len(owners) + len(others)) // 2 * self.per_owner}"
+            )
+        tested = others[np.argsort(-sizes, kind="stable")[: len(owners)]]
+        own, next_ones = (np.flatnonzero(np.isin(ids, some)) for some in (owners, tested))
+        train, test = (whole.take(torch.from_numpy(rows)) for rows in (own, next_ones))
+        return replace(dataset, train=train, test=test, client_of=ids[own], test_client_of=None, distributions=None)
+
+    def split(self, dataset: Dataset, clients: int, cuts: Cuts) -> Partition:
+        """Return who holds which sample in which share: clients of one owner after another, ``per_owner`` of each.
+
+        Raises:
+            UserError: the source does not say which client a sample belongs to, or an owner has too few samples to
+                divide.
+        """
+        ids, rows = _ids(dataset, "data.partition: 'natural'"), list[NDArray[np.int64]]()
+        chosen = self.owners(ids, clients, cuts.seed)
         # stable, so an owner's samples keep their order
         by_owner = np.argsort(ids, kind="stable")
-        starts, ends = (np.searchsorted(ids[by_owner], owners, side=side) for side in ("left", "right"))
-        parts: Indices = []
-        for owner, a, b in zip(np.asarray(owners).tolist(), starts, ends, strict=True):
-            span, draw = by_owner[a:b], stream(seed, "per-owner", client=owner)
-            if len(span) < self.per_owner:
-                raise UserError(f"per_owner: {self.per_owner}: natural client {owner}: {quantity(len(span), 'sample')}")
-            if self.per_owner_alpha is not None:
-                own, alpha = labels[span].astype(np.int64), self.per_owner_alpha
-                what = f"natural client {owner} with per_owner_alpha = {alpha:g}"
-                dealt = _spread_classes(own, classes, self.per_owner, alpha, self.min_samples, draw, what)
-                parts.extend(span[part] for part in dealt)
-                continue
-            order = span if ordered or self.per_owner == 1 else draw.permutation(span)
-            parts.extend(np.sort(part) for part in np.array_split(order, self.per_owner))
-        return parts
+        starts, ends = (np.searchsorted(ids[by_owner], chosen, side=side) for side in ("left", "right"))
+        for owner, a, b in zip(chosen.tolist(), starts, ends, strict=True):
+            rows += self._divided(by_owner[a:b], owner, dataset, cuts.seed)
+        owners = np.repeat(chosen, self.per_owner)
+        return Partition.dealt(rows, dataset, cuts, numbered(owners) if self.per_owner > 1 else None, owners)
+
+    def _divided(self, span: NDArray[np.int64], owner: int, dataset: Dataset, seed: int) -> Indices:
+        """Return the samples of each of the clients that an owner is divided into.
+
+        Samples in order of time are divided into consecutive spans.
+
+        Args:
+            span: the owner's samples, ascending.
+            owner: the owner's id.
+            dataset: all samples.
+            seed: the seed of all draws.
+
+        Raises:
+            UserError: there are too few samples.
+        """
+        draw = stream(seed, "per-owner", client=owner)
+        if len(span) < self.per_owner:
+            raise UserError(f"per_owner: {self.per_owner}: natural client {owner}: {quantity(len(span), 'sample')}")
+        if self.per_owner_alpha is not None:  # iPFL's public code on PACS
+            own, alpha = dataset.train.y.numpy()[span].astype(np.int64), self.per_owner_alpha
+            what = f"natural client {owner} with per_owner_alpha = {alpha:g}"
+            classes = dataset.num_classes or 0
+            dealt = _spread_classes(own, classes, self.per_owner, alpha, self.min_samples, draw, what)
+            return [span[part] for part in dealt]
+        order = span if dataset.ordered or self.per_owner == 1 else draw.permutation(span)
+        return [np.sort(part) for part in np.array_split(order, self.per_owner)]
+
+
+def _ids(dataset: Dataset, where: str) -> NDArray[np.int64]:
+    """Return the owner of each train sample. Raises UserError if the source does not say."""
+    if dataset.client_of is None:
+        raise UserError(f"{where}: source '{dataset.name}' does not say which client a sample belongs to")
+    return dataset.client_of
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Deal):
     """One client with everything: centralised training.
 
     Attributes:
@@ -485,6 +536,12 @@ class Pooled:
             raise UserError(f"of: {name!r}: allowed: '{Dirichlet.name}'")
         made: Dirichlet = call(Dirichlet, options, "data.partition.of")
         return made
+
+    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Indices:
+        """Give all samples to one client, or all that the other partition would give to ``clients``."""
+        if self.whole is None:
+            return [np.arange(len(labels))]
+        return [np.sort(np.concatenate(self.whole.deal(labels, clients, seed, classes)))]
 
 
 def _check_room(samples: int, clients: int, min_samples: int) -> None:

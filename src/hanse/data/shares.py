@@ -1,14 +1,16 @@
-"""Splits a client's samples into train, validation and test shares, and a source's test set into the server's sets.
+"""Who holds which sample in which share: the clients' train, validation and test shares, and the server's sets.
 
-:func:`client_shares` cuts each client's own samples, and :func:`server_cut` cuts the source's test set into the
-server's validation, test and root sets. If clients should train on all of their samples, :func:`borrowed` takes their
-test shares from the server's test set instead. ``[data] client_test_from`` chooses how.
+A :class:`Partition` says it of a source's train samples; :meth:`Partition.dealt` cuts shares from what each client has.
+:func:`server_cut` cuts the source's test set into the server's validation, test and root sets. If clients should train
+on all of their samples, :func:`borrowed` takes their test shares from the server's test set instead.
+``[data] client_test_from`` chooses how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,9 +20,8 @@ from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
-from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
-from hanse.data.units import Divisible, split_units
+from hanse.data.units import SHARES, Divisible, Ints, split_units
 
 
 @dataclass(frozen=True)
@@ -49,53 +50,112 @@ class Cuts:
     validation_seed: int | None = None
 
 
-def client_shares(partition: Partition, dataset: Dataset, cuts: Cuts) -> list[tuple[NDArray[np.int64], ...]]:
-    """Return each client's sorted (train, validation, test) indices.
+@dataclass(frozen=True)
+class Partition:
+    """Who holds which train sample of a source, in which share.
 
-    The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition, or by who
-    made the data set, take precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
+    Attributes:
+        owner: ``[n]``, int64, the client of each sample, from 0 on; -1: nobody's.
+        share_of: ``[n]``, int8, the share of its client that each sample is in: 0, 1 or 2 for train, validation or
+            test. -1: in none, since it is nobody's, or its unit has samples on the other side of a date.
+        groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
+        owners: ``[clients]``, given if the source itself has clients: for each client, which of the source's clients it
+            is, or is a part of.
+
+    Examples:
+        >>> held = Partition(np.array([0, 1, 0, 1, -1]), np.array([0, 0, 2, 0, -1], np.int8))
+        >>> held.sizes, held.shares[0]
+        (array([2, 2]), (array([0]), array([], dtype=int64), array([2])))
+    """
+
+    owner: Ints
+    share_of: NDArray[np.int8]
+    groups: Ints | None = None
+    owners: Ints | None = None
+
+    @staticmethod
+    def dealt(
+        rows: Sequence[Ints], dataset: Dataset, cuts: Cuts, groups: Ints | None = None, owners: Ints | None = None
+    ) -> Partition:
+        """Return the partition in which each client has some samples, of which its shares are cut.
+
+        The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by who made the data set
+        take precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
+
+        Args:
+            rows: the sorted samples of each client.
+            dataset: the samples, with their units and times. If they are in order of time, the last ones are for
+                validation and test.
+            cuts: the parts.
+            groups: as the attribute.
+            owners: as the attribute.
+
+        Raises:
+            UserError: there is no such sample, one is used twice, or a client has none, or none left to train on.
+        """
+        n, sizes = len(dataset.train), np.array([len(own) for own in rows], dtype=np.int64)
+        if not len(sizes) or not sizes.all():
+            raise UserError(
+                f"partition of {len(sizes)} clients: no samples for clients {np.flatnonzero(sizes == 0)[:10]}"
+            )
+        used = np.concatenate(rows)
+        if not 0 <= used.min() <= used.max() < n:
+            raise UserError(f"a partition's indices are {used.min()} to {used.max()}; allowed: 0 to {n - 1}")
+        owner = np.full(n, -1, np.int64)
+        owner[used] = np.repeat(np.arange(len(rows)), sizes)
+        if np.count_nonzero(owner >= 0) < len(used):
+            raise UserError("a partition may not give a sample to a client twice, or to two clients")
+        client_test = cuts.client_test if cuts.client_test_from == "own" else 0.0
+        if dataset.shares is not None:
+            share_of = np.where(owner < 0, np.int8(-1), dataset.shares)
+        elif dataset.train.units is not None or dataset.time is not None:
+            share_of = _shares_of_units(owner, used, dataset, client_test, cuts)
+        else:
+            share_of = np.full(n, -1, np.int8)
+            ends = share_ends(sizes, client_test, cuts.client_validation)
+            for client, own in enumerate(rows):
+                # a client of which nothing is cut needs no draw
+                drawn = ends[client, 0] < len(own) and not dataset.ordered
+                order = stream(cuts.seed, "shares", client=client).permutation(own) if drawn else own
+                share_of[order] = np.repeat(np.arange(len(SHARES)), np.diff(ends[client], prepend=0))
+        return Partition(owner, share_of, groups, owners)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """The number of samples of each client, in all shares or none, ``[clients]``."""
+        return np.bincount(self.owner[self.owner >= 0])
+
+    @cached_property
+    def shares(self) -> list[tuple[Ints, ...]]:
+        """Each client's sorted (train, validation, test) samples."""
+        held, kinds = np.flatnonzero(self.share_of >= 0), len(SHARES)
+        place = self.owner[held] * kinds + self.share_of[held]
+        ends = np.cumsum(np.bincount(place, minlength=kinds * len(self.sizes)))
+        parts = np.split(held[np.argsort(place, kind="stable")], ends[:-1])
+        return [tuple(parts[k : k + kinds]) for k in range(0, len(parts), kinds)]
+
+
+def _shares_of_units(owner: Ints, used: Ints, dataset: Dataset, client_test: float, cuts: Cuts) -> NDArray[np.int8]:
+    """Return the share of its client that each sample with a unit or a time is in, ``[n]``.
 
     Args:
-        partition: the samples of each client.
-        dataset: the samples, with their units and times. If they are in order of time, the last ones are for
-            validation and test.
-        cuts: the parts.
-    """
-    client_test = cuts.client_test if cuts.client_test_from == "own" else 0.0
-    if partition.kept is not None:
-        return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
-    share_of = dataset.shares
-    if share_of is None and (dataset.train.units is not None or dataset.time is not None):
-        share_of = _shares_of_units(partition, dataset, client_test, cuts)
-    if share_of is not None:
-        return [tuple(own[share_of[own] == share] for share in range(3)) for own in partition.train]
-    ends = share_ends(partition.sizes, client_test, cuts.client_validation)
-    shares: list[tuple[NDArray[np.int64], ...]] = []
-    for client, index in enumerate(partition.train):
-        order = index
-        # a client of which nothing is cut keeps its order and needs no draw
-        if ends[client, 0] < len(index) and not dataset.ordered:
-            order = stream(cuts.seed, "shares", client=client).permutation(index)
-        shares.append(tuple(np.sort(part) for part in np.split(order, ends[client, :2])))
-    return shares
-
-
-def _shares_of_units(partition: Partition, dataset: Dataset, client_test: float, cuts: Cuts) -> NDArray[np.int8]:
-    """Return the share of its client that each sample with a unit or a time is in, ``[n]``.
+        owner: ``[n]``, the client of each sample, or -1.
+        used: the samples of one client after another.
+        dataset: the samples.
+        client_test: the part of a client's samples that is cut for testing.
+        cuts: the other parts.
 
     Raises:
         UserError: nothing is left for a client to train on.
     """
-    rows, owner = np.concatenate(partition.train), np.zeros(len(dataset.train), np.int64)
-    owner[rows] = np.repeat(np.arange(len(partition.train)), partition.sizes)
     units = None if dataset.train.units is None else dataset.train.units.numpy()
     labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
     of, share_of = Divisible(owner, labels, units, dataset.time, dataset.cut), np.full(len(owner), -1, np.int8)
-    share_of[rows] = of.take(rows).shares(client_test, cuts.client_validation, cuts.seed)
-    if (none := next((c for c, own in enumerate(partition.train) if not (share_of[own] == 0).any()), None)) is not None:
+    share_of[used] = of.take(used).shares(client_test, cuts.client_validation, cuts.seed)
+    if len(none := np.setdiff1d(owner[used], owner[share_of == 0])):
         raise UserError(
-            f"data.client_test = {client_test:g}: client {none} has nothing left to train on: its units, or its rows' "
-            "dates, do not allow these shares; lower data.client_test or data.client_validation, or leave it out"
+            f"data.client_test = {client_test:g}: client {none[0]} has nothing left to train on: its units, or its "
+            "rows' dates, do not allow these shares; lower data.client_test or data.client_validation, or leave it out"
         )
     return share_of
 
@@ -162,7 +222,6 @@ def borrowed(
     dataset: Dataset,
     partition: Partition,
     cut: NDArray[np.int64],
-    train: Sequence[NDArray[np.int64]],
     cuts: Cuts,
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
     """Return which of the server's test samples each client is tested on.
@@ -172,7 +231,6 @@ def borrowed(
         dataset: the source, whose test set the shares come from.
         partition: the clients' samples and owners.
         cut: the positions of ``tests`` in the source's test set, ``[m]``.
-        train: the train indices of each client.
         cuts: where test shares come from: not from the clients' "own" samples.
 
     Returns:
@@ -196,13 +254,13 @@ def borrowed(
     else:
         labels, asked = dataset.train.y.numpy(), tests.y.numpy()
         by_class = [np.flatnonzero(asked == c) for c in range(dataset.num_classes)]
-        counts = [np.bincount(labels[own], minlength=dataset.num_classes) for own in train]
+        counts = [np.bincount(labels[own], minlength=dataset.num_classes) for own, *_ in partition.shares]
         if way == "equal":
-            index = _equal_tests(by_class, len(train), cuts.seed)
+            index = _equal_tests(by_class, len(counts), cuts.seed)
         elif way == "server":
             index = _lent_tests(by_class, counts, cuts.client_test, cuts.seed)
         else:
-            index = [np.arange(len(tests)) for _ in train] if owned is None else owned
+            index = [np.arange(len(tests)) for _ in counts] if owned is None else owned
             index, weights = _class_weights(asked, counts, index)
     if (none := next((client for client, own in enumerate(index) if not len(own)), None)) is not None:
         raise UserError(

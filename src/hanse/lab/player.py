@@ -36,8 +36,7 @@ from threadpoolctl import threadpool_limits
 from hanse.base.errors import UserError, collected, library
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
-from hanse.data.sources import SOURCES, keeping, load
-from hanse.data.spec import Images
+from hanse.data.sources import SOURCES, Generated, keeping, load
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op
@@ -152,15 +151,12 @@ def _check_sources(jobs: Sequence[Job]) -> None:
         UserError: a source cannot be loaded, with a line for each.
     """
     lines: list[str] = []
-    wanted = dict.fromkeys(
-        (s.source.name, s.path, s.download, s.source.scale if isinstance(s.source, Images) else "standard")
-        for s in (job.experiment.data for job in jobs)
-    )
-    for source, path, download, scale in wanted:
-        if source in SOURCES:
-            # one thread: a fork has no copy of threads that PyTorch starts here, and would wait for them
-            with collected(lines), intra_op(1):
-                load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
+    specs = [job.experiment.data for job in jobs]
+    loaded = [s for s in specs if s.source.name in SOURCES and not isinstance(s.source, Generated)]
+    for source, path, download in dict.fromkeys((s.source, s.path, s.download) for s in loaded):
+        # one thread: a fork has no copy of threads that PyTorch starts here, and would wait for them
+        with collected(lines), intra_op(1):
+            load(source, root=Path(path).expanduser() if path else None, download=download)
     if lines:
         raise UserError(*lines)
 

@@ -115,9 +115,9 @@ _COMMITMENT = Declared[Commitment](Commitment)
 
 @cache
 def code_hash() -> str:
-    """Return a hash of hanse's code: of all its source files, by their names."""
+    """Return a hash of hanse's code: of all its source files and the tables of facts beside them, by their names."""
     root, hasher = Path(__file__).parents[1], hashlib.sha256()
-    for file in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
+    for file in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h", ".toml")):
         hasher.update(f"{file.relative_to(root).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return hasher.hexdigest()
 

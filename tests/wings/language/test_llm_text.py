@@ -15,7 +15,7 @@ from hanse.data.dataset import IGNORED
 from hanse.wings.language import TEXTS, sources
 from hanse.wings.language import records as tokens_module
 from hanse.wings.language.records import ByteTokenizer, Instruction, build_tokenizer, encode, prompt, read_instructions
-from hanse.wings.language.sources import CLIENTS, DEALT, DIALECTS, WORDS, Texts, client_reports, reports
+from hanse.wings.language.sources import CLIENTS, DEALT, DIALECTS, WORDS, client_reports, reports
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_a_folder_with_a_file_a_client(tmp_path: Path) -> None:
     for client, count in (("anna", 10), ("bert", 5)):
         records = [{"instruction": f"{client} {i}", "output": "x"} for i in range(count)]
         (tmp_path / f"{client}.json").write_text(json.dumps(records))
-    found = load("instruction_files", root=tmp_path, options=Texts("instruction_files", length=6))
+    found = load("instruction_files", root=tmp_path, length=6)
     assert found.client_names == ("anna", "bert")
     assert Counter(found.client_of.tolist()) == {0: 8, 1: 4}
     assert found.test_client_of.tolist() == [0, 0, 1]

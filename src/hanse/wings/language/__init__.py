@@ -16,7 +16,6 @@ WING = Wing(
     "language",
     names={
         "models": {"lora": "hanse.wings.language.adapter:lora"},
-        "sources": dict.fromkeys(TEXTS, "hanse.wings.language.sources:load_instructions"),
-        "source_options": dict.fromkeys(TEXTS, "hanse.wings.language.sources:Texts"),
+        "sources": dict.fromkeys(TEXTS, "hanse.wings.language.sources:INSTRUCTIONS"),
     },
 )

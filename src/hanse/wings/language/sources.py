@@ -25,6 +25,7 @@ from hanse.base.errors import UserError, gated, library
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset
 from hanse.data.samples import Samples
+from hanse.data.sources import SourceEntry, Wanted
 from hanse.wings.language.records import EXTRA, Instruction, build_tokenizer, encode, read_instructions, read_records
 
 SENTIMENTS = ("negative", "neutral", "positive")
@@ -224,34 +225,28 @@ DEALT: Mapping[str, Sequence[tuple[str, int, int]]] = {
 }
 
 
-def load_instructions(
-    name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool, options: Texts | None = None
-) -> Dataset:
+def load_instructions(wanted: Wanted) -> Dataset:
     """Return an instruction set as samples of tokens with a label at every position of the answer.
 
     Clients come with the set (partition "natural"). The note counts the samples that were cut to fit the window.
 
     Args:
-        name: one of :data:`hanse.wings.language.TEXTS`.
-        folders: the folders to search for published sets, in this order.
-        root: the file or folder of "instruction_files".
-        seed: the seed that keys how sets are dealt to clients.
-        download: whether the network may be used.
-        options: the tokenizer and the window; None for bytes in windows of 512.
+        wanted: one of :data:`hanse.wings.language.TEXTS` with its tokenizer and window, the file or folder of
+            "instruction_files", the seed that keys how sets are dealt to clients, and whether the network may be used.
 
     Raises:
         UserError: the set or the tokenizer is missing, or the set is too small for its clients.
     """
+    options, name, download = wanted.source, wanted.source.name, wanted.download
     clients: Clients
     if name == "instructions":
         clients = [(f"pair {c // 2} {'ab'[c % 2]}", *own) for c, own in enumerate(zip(*client_reports(), strict=True))]
     elif name == "instruction_files":
-        clients = _files(root)
+        clients = _files(wanted.root)
     elif name in PUBLISHED:
-        clients = [(name, *load_published(name, folders, download))]
+        clients = [(name, *load_published(name, wanted.folders, download))]
     else:
-        clients = _dealt(DEALT[name], folders, seed, download)
-    options = Texts(name) if options is None else options
+        clients = _dealt(DEALT[name], wanted.folders, wanted.seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
     trained, tested = [own for _, own, _ in clients], [own for _, _, own in clients]
     items = [item for own in (*trained, *tested) for item in own]
@@ -273,6 +268,10 @@ def load_instructions(
         test_client_of=test_of if several else None,
         client_names=tuple(name for name, _, _ in clients) if several else (),
     )
+
+
+INSTRUCTIONS = SourceEntry(load_instructions, options=Texts, drawn=True)
+"""The entry of all sources of instructions."""
 
 
 def _dealt(plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], seed: int, download: bool) -> Clients:
