@@ -62,10 +62,8 @@ def crate(
     from hanse.runs.replay import wrong_books
     from hanse.runs.run_record import edited_settings
 
-    if edited := edited_settings(folder):
-        say(f"warning: {edited}")
-    if has_books(folder) and (wrong := wrong_books(folder)) not in (None, edited):
-        say(f"warning: the books of this run do not hold: {wrong}")
+    if wrong := wrong_books(folder) if has_books(folder) else edited_settings(folder):
+        say(f"warning: {wrong}")
     say(f"wrote {write_crate(folder, author=author, license=license)}")
     if license is None:
         say("note: an RO-Crate must name a license; --license names one")
