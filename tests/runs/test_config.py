@@ -5,6 +5,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,16 @@ from hanse.mechanisms.value import GTG
 from hanse.runs import guards
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
+
+
+def test_numbers_of_numpy_are_plain_numbers() -> None:
+    def written(whole: Any, real: Any) -> str:
+        mechanism = {"name": "fedprox", "clients_per_round": whole(2), "mu": real(0.5)}
+        noisy = {"clients": [whole(1)], "sigma": real(2.0)}
+        data = {"clients": whole(4), "partition": {"alpha": real(0.5)}}
+        return Experiment(mechanism=mechanism, data=data, behaviour={"noisy": noisy}, run={"seed": whole(3)}).to_toml()
+
+    assert written(np.int64, np.float64) == written(np.uint8, np.float32) == written(int, float)
 
 
 def lines_of(**sections: Any) -> list[str]:

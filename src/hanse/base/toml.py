@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 DEEPEST = 32
 """The most tables within one another; hanse's own files have five."""
@@ -38,6 +40,15 @@ def _value(value: Any) -> str:
         inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
         return f"{{ {inside} }}" if inside else "{}"
     raise TypeError(f"{type(value).__name__} cannot be written as TOML")
+
+
+def plain(given: Any) -> Any:
+    """Return settings with Python's own numbers in place of NumPy's, in tables and lists, too."""
+    if type(given) is dict:
+        return {key: plain(value) for key, value in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(plain(value) for value in given)
+    return given.item() if isinstance(given, np.generic) else given
 
 
 def inline(value: Any) -> str:
