@@ -125,8 +125,9 @@ def test_toml_writes_what_tomllib_reads() -> None:
     kept = {"x": 1, "y": 2.5, "z": True, "s": 'say "hi"\n\\ü', "l": [1, 2], "t": {"name": "q", "e": {}}}
     more = {"small": 1e-9, "big": 1e300, "inf": float("inf")}
     assert tomllib.loads(toml.dumps({"a": {**kept, "none": None}, "b c": more})) == {"a": kept, "b c": more}
-    with pytest.raises(TypeError, match="bytes cannot be written"):
-        toml.dumps({"a": {"b": b""}})
+    for value, named in ((b"", "bytes"), ([1, None], "None in a list"), ({"c": [None]}, "None in a list")):
+        with pytest.raises(UserError, match=rf"^a\.b: {named} cannot be written"):
+            toml.dumps({"a": {"b": value}})
 
 
 def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.errors import UserError
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 DEEPEST = 32
 """The most tables within one another; hanse's own files have five."""
@@ -39,7 +41,8 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
         return f"{{ {inside} }}" if inside else "{}"
-    raise TypeError(f"{type(value).__name__} cannot be written as TOML")
+    what = "None in a list" if value is None else type(value).__name__
+    raise TypeError(f"{what} cannot be written as TOML: must be numbers, text, or lists and tables of them")
 
 
 def plain(given: Any) -> Any:
@@ -68,7 +71,7 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
         sections: the entries by section, in the order of writing.
 
     Raises:
-        TypeError: a value of a type that TOML does not have.
+        UserError: a value, or one in it, is of a type that TOML does not have.
 
     Examples:
         >>> print(dumps({"run": {"rounds": 3, "seed": None}}), end="")
@@ -78,7 +81,11 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
     blocks = []
     for section, entries in sections.items():
         lines = [f"[{_key(section)}]"]
-        lines += [f"{_key(k)} = {_value(v)}" for k, v in entries.items() if v is not None]
+        for key, value in entries.items():
+            try:
+                lines += [f"{_key(key)} = {_value(value)}"] if value is not None else []
+            except TypeError as wrong:
+                raise UserError(f"{section}.{key}: {wrong}") from None
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 

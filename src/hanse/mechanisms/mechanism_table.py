@@ -115,10 +115,7 @@ def part_table(slot: str, part: Any) -> dict[str, Any]:
             raise UserError(f"{where}.{option}: {kind.__name__} does not keep its options: must be a dataclass")
         own = getattr(part, option)
         table[option] = part_table(slot, own) if is_rule(own) else "none" if own is None else toml.plain(own)
-        try:
-            toml.dumps({"mechanism": {option: table[option]}})
-        except TypeError as wrong:
-            raise UserError(f"{where}.{option}: {wrong}: must be numbers, text, or lists and tables of them") from None
+        toml.dumps({where: {option: table[option]}})  # it refuses what no file can have
     return table
 
 
