@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hanse.base.errors import UserError, library
-from hanse.base.files import read_json, table
+from hanse.base.files import in_order, read_json, table
 from hanse.base.toml import flat
 from hanse.cli.options import RunFolder, say
 from hanse.core.entry import LOG
@@ -156,7 +156,7 @@ def _results(run: RunRecord, crate: Any, numbers: Any) -> list[dict[str, str]]:
         return {"@id": crate.add_file(dest_path=place, properties=about).id}
 
     found = []
-    for model in sorted((run.path / "checkpoints").glob("*.safetensors"))[-1:]:
+    for model in in_order(run.path / "checkpoints", ".safetensors")[-1:]:
         shown = ((k, v) for k, v in run.metrics[-1].items() if is_number(v) and k.split("/")[0] in FIGURES)
         what = "the final model", "the last checkpoint, a safetensors file", "application/octet-stream"
         found.append(file(f"checkpoints/{model.name}", *what, additionalProperty=numbers("metric", shown)))
