@@ -302,7 +302,10 @@ def edited_settings(path: Path) -> str:
     """
     from hanse.runs.config import Experiment  # late: most runs are as they were played
 
-    claim, now = latest_claim(path) or BooksAtCheckpoint(), read_toml(path / "config.toml")
+    claim, books = latest_claim(path) or BooksAtCheckpoint(), (path / "ledger.json").exists()
+    if not (claim.settings or books):
+        return ""
+    now = read_toml(path / "config.toml")
     with suppress(ValueError, RecursionError):  # settings that hanse did not write
         before = toml.loads(claim.settings) if claim.settings else now
         apart = [one for one in differences(before, now) if not may_change(one[0])]
@@ -312,7 +315,7 @@ def edited_settings(path: Path) -> str:
         for key, old, new in apart:
             return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
     with suppress(LedgerError, UserError):  # books that cannot be read are no matter of settings
-        first = next(open_ledger(path).history(), None) if (path / "ledger.json").exists() else None
+        first = next(open_ledger(path).history(), None) if books else None
         if first and first.transaction.kind == COMMIT and f" config {config_hash(now)} " not in first.transaction.memo:
             return "config.toml is not the one to which the first line of the book commits"
     return ""
