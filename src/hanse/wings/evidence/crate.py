@@ -110,8 +110,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         "object": numbers("param", (one for one in settings if not one[0].startswith("mechanism.settings."))),
         "result": _results(run, crate, numbers),
     }
-    whole = len(run.metrics) >= run.rounds_planned
-    status = f"{'Completed' if whole else 'Failed'}ActionStatus"
+    status = f"{'Failed' if run.unfinished else 'Completed'}ActionStatus"
     action["actionStatus"] = add(f"{SCHEMA}{status}", "ActionStatusType", name=status)
     if author is not None:
         known = author if "://" in author else f"#{_slug(author)}"
