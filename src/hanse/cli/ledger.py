@@ -236,17 +236,16 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
 
 
 def _warn(folder: Path) -> None:
-    """Warn, after a command's output on books, that they do not hold, or that a round's file is lost or changed."""
-    from hanse.ledger.run_ledger import wrong_in
-    from hanse.runs.round_record import lost_rounds
+    """Warn, after a command's output on books, of the first that fails, as far as no payment is computed anew."""
+    from hanse.core.telling import Check
+    from hanse.runs.replay import Examined
 
-    if wrong := wrong_in(folder):
-        say(f"warning: the books do not hold: {wrong}", err, style="yellow")
-        return
-    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
-    if lost:
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        say(f"warning: {lost[0]}{more}", err, style="yellow")
+    for found in Examined(folder):
+        failed = isinstance(found, Check) and not found.holds
+        if failed:
+            say(f"warning: {found.said}", err, style="yellow")
+        if failed or found.name == "conservation":
+            return
 
 
 def _table(columns: list[str], rows: list[list[str]], folder: Path) -> None:

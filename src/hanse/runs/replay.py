@@ -33,16 +33,7 @@ from hanse.core.part import PostedRound, Settlement, State
 from hanse.core.table import Table
 from hanse.core.telling import Check, Fact, read_about
 from hanse.ledger.receipts import AGREEMENT
-from hanse.ledger.run_ledger import (
-    closed_in,
-    has_books,
-    is_settled,
-    movements,
-    open_ledger,
-    reading,
-    unbooked,
-    verify_run,
-)
+from hanse.ledger.run_ledger import closed_in, has_books, is_settled, movements, reading, unbooked, verify_run
 from hanse.ledger.store import Ledger, VerifyResult
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import NEEDED, MarketRound, market_of
@@ -458,6 +449,6 @@ class Examined:
 
 def wrong_books(folder: Path) -> str | None:
     """Return what ``hanse ledger verify`` finds wrong with a run that has books, or None if all is right."""
-    open_ledger(folder)  # who asks for books is told that there are none
-    failed = Examined(folder).failed()
+    with reading(folder):  # who asks for books is told that there are none
+        failed = Examined(folder).failed()
     return None if failed is None else failed.said

@@ -303,9 +303,7 @@ def edited_settings(path: Path) -> str:
     from hanse.runs.config import Experiment  # late: most runs are as they were played
 
     claim, books = latest_claim(path) or BooksAtCheckpoint(), (path / "ledger.json").exists()
-    if not (claim.settings or books):
-        return ""
-    now = read_toml(path / "config.toml")
+    now = read_toml(path / "config.toml") if claim.settings or books else {}
     with suppress(ValueError, RecursionError):  # settings that hanse did not write
         before = toml.loads(claim.settings) if claim.settings else now
         apart = [one for one in differences(before, now) if not may_change(one[0])]
