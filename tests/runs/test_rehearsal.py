@@ -56,6 +56,6 @@ def test_a_round_depends_on_its_state_alone(mechanism: Any) -> None:
     play_round(small.session, replace(small.start, table=other))
     first, again = small.played, play_round(small.session, small.start)
     assert (first.bytes_down, first.bytes_up) == (again.bytes_down, again.bytes_up)
-    assert first.bytes_down > 0
+    assert first.bytes_down > 0 or mechanism == "local"
     assert torch.equal(first.state.table.rows, again.state.table.rows)
     assert first.view.posted == again.view.posted
