@@ -146,6 +146,7 @@ def test_a_setting_that_is_edited_after_the_run_is_found(draw: int, run: Path) -
         assert wrong_of(run) is not None, key
         if tables == ["train"]:
             assert (wrong_of(run) or "").startswith(f"config.toml was edited: {key} is "), key
+            assert "warning: config.toml was edited" in command("ledger", "balances", run)[1]
 
 
 def test_the_payment_rule_is_built_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
