@@ -45,7 +45,7 @@ from hanse.ledger.store import Issuer, Ledger
 from hanse.ledger.witness import Prover, SplitViewError, Witness
 from hanse.runs.recomputable import answers_file, audit_folder, validation_file
 from hanse.runs.recompute import recompute
-from hanse.runs.replay import replay_books
+from hanse.runs.replay import wrong_books
 from hanse.runs.round_record import SEATS, round_file
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -243,9 +243,7 @@ def found_by(folder: Path, kept: list[Receipt]) -> str:
     """Return the first command that finds something wrong with a run; "" if none does."""
     try:
         ledger = open_ledger(folder)
-        if verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong:
-            return "verify"
-        if difference(folder / "ledger.db", ledger):
+        if wrong_books(folder) or difference(folder / "ledger.db", ledger):
             return "verify"
         if verify_run(folder, ledger, kept).wrong:
             return "receipts"

@@ -82,19 +82,20 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Sessio
     row, other = row_of(here), row_of(here, 1)
     federation = here.federation
 
-    def weigh(round: int, *tasks: Any) -> tuple[int, int]:
+    def weigh(round: int, *tasks: Any, more: bool = False) -> tuple[int, int]:
+        _ = more or federation.present(round)
         [reply] = federation.exchange(round, [Request(1, tasks)], None, None)
         return reply.bytes_down, reply.bytes_up
 
     assert weigh(10, Train(0, 0, row, centre=row, mu=0.1)) == (size, size)
     assert weigh(11, Score("q", row[None])) == (size, 16)  # a loss and an accuracy, float64
-    assert weigh(11, Train(0, 0, row)) == (0, size)  # it has the row from the question before
+    assert weigh(11, Train(0, 0, row), more=True) == (0, size)  # it has the row from the question before
     assert weigh(12, Train(0, 0, row), Train(1, 1, other, centre=row, mu=0.1, private=True)) == (size, size)
 
 
 def test_a_model_is_known_while_it_is_there_and_not_kept() -> None:
     traffic, model = Traffic(), torch.zeros(4)
-    assert [traffic.down(0, Request(1, (Train(0, 0, model),))) for _ in range(2)] == [16, 0]
+    assert [traffic.down(Request(1, (Train(0, 0, model),))) for _ in range(2)] == [16, 0]
     there = ref(model.untyped_storage())
     del model
     assert there() is None

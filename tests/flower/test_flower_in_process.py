@@ -104,9 +104,9 @@ def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> No
     Members.read(tmp_path / "members.json").register([("key a", replace(said, name="somebody else"))])
     again = Members.read(tmp_path / "members.json").by_key
     assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
-    same = [replace(said, name=name) for name in ("Client 1 ", "x" * 80, "X" * 80)]
+    same = [replace(said, name=name) for name in ("Client 1 ", "x" * 80, "X" * 80, "b", "b (7)", "b")]
     register.register([(f"key {k}", one) for k, one in enumerate(same)])
-    assert len({m.name.strip().lower() for m in Members.read(tmp_path / "members.json").by_key.values()}) == 5
+    assert len({m.name.strip().lower() for m in Members.read(tmp_path / "members.json").by_key.values()}) == 8
     register.expel({1: "sent rubbish", 7: "nobody"})
     assert Members.read(tmp_path / "members.json").by_key["key b"].expelled == "sent rubbish"
 

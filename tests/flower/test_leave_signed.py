@@ -21,19 +21,13 @@ from hanse.flower.leave import place_of, sign_leave, signed_leave, take_leave
 from hanse.flower.members import LEAVES, Members, Orders
 from hanse.flower.receipts import is_signed_page
 from hanse.ledger.receipts import read_file
-from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
 from hanse.reports.statement import statement
-from hanse.runs.replay import replay_books
+from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 from hanse.wings.operate.checks import findings
 
 LeaveReceipt = pytest.importorskip("hanse.wings.charter.leave_receipt").LeaveReceipt
-
-
-def wrong_in(run: Path) -> str | None:
-    with reading(run) as ledger:
-        return replay_books(run, ledger).wrong
 
 
 def warned_of(run: Path, project: Path) -> set[str]:
@@ -94,12 +88,12 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
             shutil.copy(word, place_of(forged, 1, "-signed.txt"))
         else:
             leaving.leave_run(load_run(forged), 1, key)
-        assert "client 1 has not signed" in wrong_in(forged)
+        assert "client 1 has not signed" in wrong_books(forged)
         assert run_hanse("ledger", "verify", forged)[0] == 1
     for name in ("members.json", "federation.json"):  # nor does it help to take away what says that it is a network's
         (forged / name).unlink()
     assert run_hanse("ledger", "verify", forged)[0] == 1
-    assert wrong_in(run) is None
+    assert wrong_books(run) is None
 
     # a leave that is gone is found by the member's own copy, or by its receipt
     for gone in (words[0].name, "client-2.json"):
@@ -107,7 +101,7 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
         alone.mkdir()
         shutil.copy(mine / gone, alone)
         shutil.copy(mine / "client-2.jsonl", alone)
-        assert wrong_in(before) is None
+        assert wrong_books(before) is None
         assert run_hanse("ledger", "verify", before, "--receipts", alone)[0] == 1
         assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 0
     # no copy is passed over: where the operator has changed the run's name or the member's key, or it is cut
@@ -148,7 +142,7 @@ def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
     [word] = (tmp_path / "node2" / "leaves").iterdir()
     # its node is away: the owner hands a copy over
     done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", key_file(tmp_path / "operator.pem"))
-    assert (done[0], wrong_in(run)) == (0, None)
+    assert (done[0], wrong_books(run)) == (0, None)
     said = json.loads(place_of(run, 2, "-statement.json").read_text())
     assert "signed" in said
 
@@ -169,4 +163,4 @@ def test_a_node_on_loopback_sends_its_owners_word(tmp_path: Path) -> None:
     assert [line["answered"] for line in metrics(on.run)][-3:] == [2] * 3
     key = tmp_path / "net" / "certs" / "operator.key"
     assert run_hanse("leave", on.run, "--client", 1, "--key", key)[0] == 0
-    assert (wrong_in(on.run), facts(on.run).clients[1].status) == (None, "left")
+    assert (wrong_books(on.run), facts(on.run).clients[1].status) == (None, "left")

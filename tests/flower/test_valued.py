@@ -520,11 +520,12 @@ def test_iterators_are_read_once_and_a_strategy_of_ones_own_start_is_called(tmp_
     assert len(by_round(tmp_path / "run")[2]) == 4
 
 
-@pytest.mark.parametrize("name", ["partition {}0", "<b>Site {}</b>"])
+@pytest.mark.parametrize("name", ["partition 123456{}", "<b>Site {}</b>"])
 def test_nodes_are_called_what_they_report_in_a_metric_or_a_text(name: str, tmp_path: Path) -> None:
     def says(node: int, round: int, reply: Message) -> Message:
         if name.startswith("partition"):
-            reply.content["metrics"]["partition-id"] = node * 10
+            number = int(name.split()[1].format(node))
+            reply.content["metrics"]["partition-id"] = number if node % 2 else float(number)
         else:
             reply.content["who"] = ConfigRecord({"partition-id": name.format(node)})
         return reply

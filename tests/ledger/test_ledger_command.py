@@ -1,6 +1,7 @@
 """``hanse ledger`` on run directories: what it prints, and its exit codes."""
 
 import csv
+import hashlib
 import json
 import re
 import shutil
@@ -32,13 +33,15 @@ GRANTED = TOLD[0][1][0].postings[1][1] / TOKEN
 
 def checkpoint(folder: Path, book: Book, number: int, pending: Sequence[tuple[int, Transaction]] = ()) -> None:
     """Write what a checkpoint says of the books, in a safetensors file without tensors."""
-    notes = {
+    known = {
         "round": number,
         "lengths": {"metrics.jsonl": (folder / "metrics.jsonl").stat().st_size},
         "book": {"peaks": [peak.hex() for peak in book.peaks], "count": book.count, "floor": book.floor},
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in pending],
     }
-    header = json.dumps({"__metadata__": {"notes": json.dumps(notes)}}).encode()
+    notes = json.dumps(known)
+    digest = hashlib.blake2b(notes.encode(), digest_size=20).hexdigest()
+    header = json.dumps({"__metadata__": {"notes": notes, "digest": digest}}).encode()
     (folder / "checkpoints").mkdir(exist_ok=True)
     (folder / "checkpoints" / f"{number:05d}.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
 

@@ -24,7 +24,7 @@ from hanse.mechanisms.fits import WARNS, clashes
 from hanse.mechanisms.value_sums import ValueSums
 from hanse.reports.audit import audit_run
 from hanse.runs.refusals import surroundings
-from hanse.runs.replay import Posted, checked, replay_books, rule_of
+from hanse.runs.replay import Examined, Posted, checked, rule_of
 from hanse.runs.round_record import round_file
 from hanse.runs.setup import build
 
@@ -140,9 +140,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replayed(folder: Path) -> tuple[int, str | None]:
-    with reading(folder) as ledger:
-        found = replay_books(folder, ledger)
-    return found.again, found.wrong
+    found = Examined(folder)
+    failed = found.failed()
+    return found.again.rounds, failed and failed.said
 
 
 def test_payments_follow_from_the_records(played: Path) -> None:

@@ -264,6 +264,8 @@ def test_liars_change_what_they_report() -> None:
     assert [r.num_samples for r in lied.results[:2]] == [10.0, 10.0]
     assert lied.results[2].values == {"cost": 1.0, "eagerness": 10.0}
     assert Liar(clients=[0], size=9).on_reply(me, 0, request, honest) is honest
+    odd = Reply(1, (Answered("declare", {"cost": "free", "eagerness": np.inf}),))  # no number, and none that grows
+    assert Liar(clients=[1], cost=2.0, eagerness=0.0).on_reply(me, 0, request, odd).results == odd.results
 
 
 def test_profiles_of_table_6() -> None:

@@ -20,7 +20,7 @@ from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.value_sums import ValueSums, matched
 from hanse.runs.recomputable import validation_file
 from hanse.runs.recompute import recompute
-from hanse.runs.replay import replay_books
+from hanse.runs.replay import Examined
 
 
 def of_round(worth: Any, error: float, without: Any = None, blocks: int = 4) -> ValueSums:
@@ -112,8 +112,9 @@ def test_a_run_pays_what_is_sure_an_auditor_finds_the_same_and_a_resume_too(tmp_
     folder, cut = tmp_path / "run", tmp_path / "cut"
     whole = hanse.run(experiment, out=folder)
     assert (recompute(folder, validation_file(folder)).unlike, wrong_in(folder)) == (None, None)
+    found = Examined(folder)
+    assert (found.failed(), found.again.rounds) == (None, 5)
     with reading(folder) as ledger:
-        assert (replay_books(folder, ledger).again, replay_books(folder, ledger).wrong) == (5, None)
         held = [ledger.as_book().balance(f"client/{c}") / TOKEN for c in range(5)]
     assert sum(held) == 500
     assert held[2] < 100 < max(held)

@@ -73,9 +73,9 @@ def test_a_round_is_written_while_the_next_is_played_and_told_from_the_disk(
     begun = [threading.Event() for _ in range(ROUNDS + 1)]
     attempt, append = play.attempt, RunDir.append
 
-    def played(session: Any, state: LoopState) -> Any:
+    def played(session: Any, state: LoopState, *before: Any) -> Any:
         begun[state.round].set()
-        return attempt(session, state)
+        return attempt(session, state, *before)
 
     def written(folder: RunDir, done: Any, state: LoopState | None) -> None:
         number = done.played.view.round
@@ -96,9 +96,9 @@ def test_a_long_round_is_told_before_the_next_begins(tmp_path: Path, monkeypatch
     order: list[str] = []
     attempt = play.attempt
 
-    def played(session: Any, state: LoopState) -> Any:
+    def played(session: Any, state: LoopState, *before: Any) -> Any:
         order.append(f"play {state.round}")
-        return attempt(session, state)
+        return attempt(session, state, *before)
 
     monkeypatch.setattr(play, "attempt", played)
     monkeypatch.setattr(play, "LONG_S", 0.0)

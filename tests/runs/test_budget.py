@@ -41,6 +41,12 @@ def experiment(**run: Any) -> hanse.Experiment:
     return small_experiment(mechanism, data={"clients": 6}, run=run, clients={"exit": exit})
 
 
+@pytest.mark.parametrize("limit", ["max_seconds", "max_megabytes"])
+def test_the_last_round_is_tested_wherever_a_limit_puts_it(limit: str) -> None:
+    last = hanse.run(small_experiment("fedavg", eval={"every": 2}, run={"rounds": 5, limit: 1e-6})).metrics[-1]
+    assert (last["round"], last["test/accuracy"] > 0) == (0, True)
+
+
 def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tmp_path: Path) -> None:
     whole = hanse.run(experiment())
     target = sorted(m["test/accuracy"] for m in whole.metrics)[2]

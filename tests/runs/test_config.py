@@ -5,6 +5,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,16 @@ from hanse.mechanisms.value import GTG
 from hanse.runs import guards
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
+
+
+def test_numbers_of_numpy_are_plain_numbers() -> None:
+    def written(whole: Any, real: Any) -> str:
+        mechanism = {"name": "fedprox", "clients_per_round": whole(2), "mu": real(0.5)}
+        noisy = {"clients": [whole(1)], "sigma": real(2.0)}
+        data = {"clients": whole(4), "partition": {"alpha": real(0.5)}}
+        return Experiment(mechanism=mechanism, data=data, behaviour={"noisy": noisy}, run={"seed": whole(3)}).to_toml()
+
+    assert written(np.int64, np.float64) == written(np.uint8, np.float32) == written(int, float)
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -114,8 +125,9 @@ def test_toml_writes_what_tomllib_reads() -> None:
     kept = {"x": 1, "y": 2.5, "z": True, "s": 'say "hi"\n\\ü', "l": [1, 2], "t": {"name": "q", "e": {}}}
     more = {"small": 1e-9, "big": 1e300, "inf": float("inf")}
     assert tomllib.loads(toml.dumps({"a": {**kept, "none": None}, "b c": more})) == {"a": kept, "b c": more}
-    with pytest.raises(TypeError, match="bytes cannot be written"):
-        toml.dumps({"a": {"b": b""}})
+    for value, named in ((b"", "bytes"), ([1, None], "None in a list"), ({"c": [None]}, "None in a list")):
+        with pytest.raises(UserError, match=rf"^a\.b: {named} cannot be written"):
+            toml.dumps({"a": {"b": value}})
 
 
 def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:

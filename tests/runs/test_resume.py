@@ -19,7 +19,10 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.base.wings import absent
 from hanse.core.table import PER_CLIENT, Block, Table
+from hanse.ledger.run_ledger import latest_claim
 from hanse.runs.checkpoint import VERSION, CorruptCheckpointError, LoopState, Snapshot, load, store
+from hanse.runs.played_run import last_state
+from hanse.runs.round_record import rounds_of
 
 CPU = torch.device("cpu")
 
@@ -64,6 +67,16 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference") / "run"
     hanse.run(experiment(), out=folder)
     return folder
+
+
+def test_round_100000_comes_after_99999(reference: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(reference, tmp_path / "run")
+    for folder in (run / "checkpoints", run / "rounds"):
+        for number, file in enumerate(sorted(folder.iterdir())[-2:]):
+            file.rename(folder / f"{99_999 + number}{file.suffix}")
+    claim, state = latest_claim(run), last_state(run)
+    assert claim and state and claim.round == state.round == 6  # noqa: PT018
+    assert [number for number, _ in rounds_of(run)][-2:] == [99_999, 100_000]
 
 
 def kill_and_resume(moments: int, seed: int, reference: Path, tmp_path: Path, **run: Any) -> None:

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 import hanse
 from hanse.core.entry import Transaction, client
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
-from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
 from hanse.reports.audit import Audit, audit_run
 from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.rehearsal import rehearse, small_experiment
-from hanse.runs.replay import LEFT, ROUNDING, replay_books
+from hanse.runs.replay import LEFT, ROUNDING, Examined
 from hanse.runs.round_record import round_file
 from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs, SettleInputs, packed
 
@@ -79,8 +78,8 @@ def test_state_and_what_learn_reads_follow_round_by_round(tmp_path: Path) -> Non
 def test_every_round_of_every_rule_here_is_settled_again(settle: str, tmp_path: Path) -> None:
     own = {"name": "ipfl"} if settle == "ipfl" else {"name": "fedavg", "value": "path", "settle": settle}
     hanse.run(small_experiment(own), out=tmp_path / "run")
-    found = replay_books(tmp_path / "run", open_ledger(tmp_path / "run"))
-    assert (found.again, found.why_not, found.wrong) == (3, "", None)
+    found = Examined(tmp_path / "run")
+    assert (found.failed(), found.again.rounds, found.again.why_not) == (None, 3, "")
 
 
 @pytest.mark.parametrize(("far", "left", "holds"), [(1.0, 0.0, True), (1.0, 1e-11, False), (1 + 1e-9, 0.0, False)])

@@ -118,6 +118,14 @@ def _odd(folder: Path) -> Path | None:
     return None
 
 
+def in_order(folder: Path, ending: str) -> list[Path]:
+    """Return a folder's files that are called by numbers, such as ``00012.npz``, the smallest number first.
+
+    Numbers have five digits or more. A file of another name stands among those with names as long as its own.
+    """
+    return sorted(folder.glob(f"*{ending}"), key=lambda file: (len(file.name), file.name))
+
+
 def opened(file: Path) -> BinaryIO:
     """Open a regular file for reading in binary mode.
 

@@ -10,6 +10,10 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
+from hanse.base.errors import UserError
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 DEEPEST = 32
 """The most tables within one another; hanse's own files have five."""
@@ -37,7 +41,17 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
         return f"{{ {inside} }}" if inside else "{}"
-    raise TypeError(f"{type(value).__name__} cannot be written as TOML")
+    what = "None in a list" if value is None else type(value).__name__
+    raise TypeError(f"{what} cannot be written as TOML: must be numbers, text, or lists and tables of them")
+
+
+def plain(given: Any) -> Any:
+    """Return settings with Python's own numbers in place of NumPy's, in tables and lists, too."""
+    if type(given) is dict:
+        return {key: plain(value) for key, value in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(plain(value) for value in given)
+    return given.item() if isinstance(given, np.generic) else given
 
 
 def inline(value: Any) -> str:
@@ -57,7 +71,7 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
         sections: the entries by section, in the order of writing.
 
     Raises:
-        TypeError: a value of a type that TOML does not have.
+        UserError: a value, or one in it, is of a type that TOML does not have.
 
     Examples:
         >>> print(dumps({"run": {"rounds": 3, "seed": None}}), end="")
@@ -67,7 +81,11 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
     blocks = []
     for section, entries in sections.items():
         lines = [f"[{_key(section)}]"]
-        lines += [f"{_key(k)} = {_value(v)}" for k, v in entries.items() if v is not None]
+        for key, value in entries.items():
+            try:
+                lines += [f"{_key(key)} = {_value(value)}"] if value is not None else []
+            except TypeError as wrong:
+                raise UserError(f"{section}.{key}: {wrong}") from None
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table as RichTable
@@ -21,11 +21,6 @@ from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
 from hanse.cli.options import AsJson, LedgerUrl, RunFolder, err, print_json, say
-
-if TYPE_CHECKING:
-    from hanse.ledger.log import LogHead
-    from hanse.ledger.store import VerifyResult
-    from hanse.runs.replay import Replayed
 
 app = typer.Typer(
     help="The books of a run: who holds how much, and every movement.",
@@ -138,12 +133,13 @@ def verify(
     from hanse.flower.members import unregistered
     from hanse.ledger.index import difference
     from hanse.ledger.receipts import heads_of_leavers, read_receipts
-    from hanse.ledger.run_ledger import COSIGNED, latest_claim, open_ledger, verify_run
+    from hanse.ledger.run_ledger import COSIGNED, beyond_the_book, latest_claim, open_ledger, verify_run
     from hanse.ledger.witness import majority, read_witnesses
+    from hanse.reports.words import said
     from hanse.runs.observers import counting
-    from hanse.runs.replay import Replayed, replay_books
+    from hanse.runs.replay import Examined
 
-    replayed, apart = Replayed(), None
+    apart = None
     words = [] if receipts is None else words_in(receipts)
     kept_receipts = [] if receipts is None else list(read_receipts(receipts, besides=bool(words)))
     place = ledger_url or folder / "ledger.db"
@@ -157,52 +153,36 @@ def verify(
             them = quantity(len(keys), "witness", "witnesses")
             alone = f"no head is cosigned by more than half of the {them}; the most is {most}"
             verdict = replace(verdict, wrong=alone)
+        examined, failed = Examined(folder, verdict=verdict), None
         if verdict.ok:
-            replayed = replay_books(folder, ledger)
-            gone = missing_leave(folder, words, ledger) if words else ""
-            verdict = replace(verdict, wrong=replayed.wrong or gone or unregistered(folder, keys) or None)
+            failed = examined.failed()
+            gone = failed.said if failed else missing_leave(folder, words, ledger) if words else ""
+            verdict = replace(verdict, wrong=gone or unregistered(folder, keys) or None)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
+    beyond = beyond_the_book(examined.rounds.beyond) if examined.rounds else ""
     if verdict.closed and latest_claim(folder) is None:
-        gone = "No checkpoint is left to compare the book with: its end may have been cut."
-        replayed = replace(replayed, beyond=f"{gone} {replayed.beyond}".strip())
-    _tell(verdict, replayed, len(kept_receipts), newest, apart, as_json)
-    if apart or not verdict.ok:
-        raise typer.Exit(1)
-
-
-def _tell(
-    verdict: VerifyResult, replayed: Replayed, receipts: int, newest: LogHead | None, apart: str | None, as_json: bool
-) -> None:
-    """Print what ``verify`` found.
-
-    Args:
-        verdict: whether the books hold.
-        replayed: what was computed anew.
-        receipts: how many receipts were compared.
-        newest: the newest head that more than half of the witnesses have cosigned, if anybody asked for it.
-        apart: how the index differs from the books; None: it does not.
-        as_json: print JSON.
-    """
-    from hanse.reports.words import said
-
+        beyond = f"No checkpoint is left to compare the book with: its end may have been cut. {beyond}".strip()
     if as_json:
-        answer = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
+        answer = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": len(kept_receipts)}
         del answer["closed"]  # a number for each round
-        answer |= {"settled_again": replayed.again, "why_not": replayed.why_not, "beyond": replayed.beyond}
-        answer |= {"checks": {check.name: check.holds for check in replayed.checks}}
+        answer |= {"settled_again": examined.again.rounds, "why_not": examined.again.why_not, "beyond": beyond}
+        answer |= {"checks": {check.name: check.holds for check in examined.checks}}
         print_json({**answer, "witnessed": None if newest is None else newest.round})
     elif not verdict.ok:
-        print(said("books_fail", verdict.wrong, replayed.lost, receipts), file=sys.stderr)
+        lost = failed is not None and failed.name == "records"
+        print(said("books_fail", verdict.wrong, lost, len(kept_receipts)), file=sys.stderr)
     else:
         if apart:  # it is made of them, and may be away
             print(f"The index does not fit the books: {apart}", file=sys.stderr)
-        if replayed.why_not and verdict.postings:
-            print(said("books_unsure", replayed.why_not))
-        print(said("books_hold", verdict, replayed, receipts, newest, apart))
+        if examined.again.why_not and verdict.postings:
+            print(said("books_unsure", examined.again.why_not))
+        print(said("books_hold", verdict, examined, len(kept_receipts), newest, apart))
         print(f"head {verdict.head}")
-        if replayed.beyond:
-            print(replayed.beyond)
+        if beyond:
+            print(beyond)
+    if apart or not verdict.ok:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -256,17 +236,16 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
 
 
 def _warn(folder: Path) -> None:
-    """Warn, after a command's output on books, that they do not hold, or that a round's file is lost or changed."""
-    from hanse.ledger.run_ledger import wrong_in
-    from hanse.runs.round_record import lost_rounds
+    """Warn, after a command's output on books, of the first that fails, as far as no payment is computed anew."""
+    from hanse.core.telling import Check
+    from hanse.runs.replay import Examined
 
-    if wrong := wrong_in(folder):
-        say(f"warning: the books do not hold: {wrong}", err, style="yellow")
-        return
-    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
-    if lost:
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        say(f"warning: {lost[0]}{more}", err, style="yellow")
+    for found in Examined(folder):
+        failed = isinstance(found, Check) and not found.holds
+        if failed:
+            say(f"warning: {found.said}", err, style="yellow")
+        if failed or found.name == "conservation":
+            return
 
 
 def _table(columns: list[str], rows: list[list[str]], folder: Path) -> None:

@@ -10,8 +10,10 @@ therefore does not depend on the order of work.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
@@ -23,7 +25,7 @@ from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import places, stream
 from hanse.base.wings import Names
-from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
+from hanse.core.port import Answered, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
 from hanse.data.commitment import Committed
@@ -616,7 +618,10 @@ class Liar(OfSome):
         """Return the reply with the client's reports changed."""
         if me.id not in self.clients:
             return reply
-        return replace(reply, results=tuple(self._told(r) for r in reply.results))
+        times = {"samples": self.size, "declare.cost": self.cost, "declare.eagerness": self.eagerness}
+        says = {f"declare.{name}": value for name, value in self.says.items()}
+        always = dict.fromkeys(map(str, self.says))  # also where honesty would not say it
+        return replace(reply, results=tuple(reported(r, times, says, always) for r in reply.results))
 
     def claims(self, me: Me, held: Committed) -> Committed:
         """Return a commitment with invented samples, at most ten times as many as the true ones. Audits detect this."""
@@ -632,23 +637,49 @@ class Liar(OfSome):
         told = f"Liars report false numbers: {lies}." if lies else "These liars report the truth."
         return Conduct("liars", told, self.those(num_clients), cheats=True)
 
-    def _told(self, result: Result) -> Result:
-        """Return a result as a liar reports it."""
-        if isinstance(result, Trained):
-            return replace(result, num_samples=result.num_samples * self.size)
-        if isinstance(result, Answered) and result.name == "declare":
-            return replace(result, values=self._declared(result.values))
-        return result
 
-    def _declared(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return declared values times their factors, then overwritten by what is always said."""
-        # 0 and infinity stay: times a factor they would say the same, or nothing (infinity times 0)
-        ratios = {"cost": self.cost, "eagerness": self.eagerness}
-        found = {
-            key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value
-            for key, value in values.items()
-        }
-        return found | {str(name): value for name, value in self.says.items()}
+def reported(result: Result, times: Mapping[str, float], says: Mapping[str, Any], offers: Mapping[str, Any]) -> Result:
+    """Return a result as a cheat reports it.
+
+    Args:
+        result: what it would report honestly.
+        times: the factors of "samples", "steps", "loss" and "accuracy", and of an answer's numbers, such as
+            "declare.cost".
+        says: what takes the place of an answer's field, such as "declare.cost", that is answered or offered. "none" and
+            "all" stand for a list of what is offered, and other lists then go along with it.
+        offers: the values of the question.
+    """
+    samples, steps, loss, accuracy = (times.get(key, 1.0) for key in ("samples", "steps", "loss", "accuracy"))
+    if isinstance(result, Trained):
+        made, lost = math.floor(result.steps * steps + 0.5), None if result.loss is None else result.loss * loss
+        return replace(result, num_samples=result.num_samples * samples, steps=made, loss=lost)
+    if isinstance(result, Scored):
+        return replace(result, loss=result.loss * loss, accuracy=(result.accuracy * accuracy).clamp(max=1.0))
+    if not isinstance(result, Answered):
+        return result
+    found = {name: _times(value, times.get(f"{result.name}.{name}", 1.0)) for name, value in result.values.items()}
+    for key, said in says.items():
+        question, _, name = key.partition(".")
+        if question == result.name and (name in result.values or name in offers):
+            if isinstance(said, str):
+                found = {k: v for k, v in found.items() if not isinstance(v, list | tuple) or k == name}
+            found[name] = _list(said, offers.get(name)) if isinstance(said, str) else said
+    return replace(result, values=found)
+
+
+def _times(value: Any, factor: float) -> Any:
+    """Return a finite number, or those of a list, times a factor; anything else, such as a text, as it is."""
+    if isinstance(value, list):
+        return [_times(one, factor) for one in value]
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return value * factor if number and factor != 1 else value
+
+
+def _list(said: str, offered: Any) -> list[int]:
+    """Return none or all of what a question offers: a list, or how many there are."""
+    if said == "none" or offered is None:
+        return []
+    return list(range(offered)) if isinstance(offered, int) else list(offered)
 
 
 BEHAVIOURS: Mapping[str, type[Behaviour]] = Names({

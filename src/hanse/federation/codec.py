@@ -309,19 +309,20 @@ def _pairs(items: list[Any]) -> list[Any]:
 
 @dataclass
 class Traffic:
-    """Counts the bytes that messages would take on a network.
+    """Counts the bytes that messages of a round would take on a network.
 
-    A model that a client was sent in this round is not counted again, however many tasks name it. It is known by its
+    A model that a client was sent is not counted again, however many tasks name it. It is known by its
     place in memory, for as long as it is there: nothing keeps it from being freed.
     """
 
-    _round: int = -1
     _sent: dict[int, WeakKeyDictionary[Any, set[tuple[int, int]]]] = field(default_factory=dict)
 
-    def down(self, round: int, request: port.Request) -> int:
+    def anew(self) -> None:
+        """Begin a round: nobody was sent anything in it."""
+        self._sent.clear()
+
+    def down(self, request: port.Request) -> int:
         """Return the bytes of those tensors of a request that the client does not have yet."""
-        if round != self._round:
-            self._round, self._sent = round, {}
         held = self._sent.setdefault(request.client, WeakKeyDictionary())
         count = 0
         for task in request.tasks:

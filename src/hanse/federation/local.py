@@ -88,7 +88,8 @@ class LocalFederation:
         object.__setattr__(self, "_clients", clients)
 
     def present(self, round: int) -> port.Roster:
-        """Return the clients that no behaviour keeps away."""
+        """Return the clients that no behaviour keeps away; a round begins with it."""
+        self._traffic.anew()
         # only behaviours that override `present` are asked: a round with none of them reuses the roster and its arrays
         movers = [b for b in self.behaviours if type(b).present is not Behaviour.present]
         if not movers:
@@ -167,7 +168,7 @@ class LocalFederation:
             request: what the client was asked.
             found: updates, and scores, or why there is no update.
         """
-        down, results = self._traffic.down(round, request), list[port.Result]()
+        down, results = self._traffic.down(request), list[port.Result]()
         try:
             for place, task in enumerate(request.tasks):
                 made = found.get((request.client, place))

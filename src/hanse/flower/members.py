@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -224,9 +225,10 @@ class Members:
             known = self.by_key.get(key)
             number = 1 + max((m.id for m in self.by_key.values()), default=-1) if known is None else known.id
             expelled = None if known is None else known.expelled
-            name = said.name or f"client {number}"
-            if name.casefold().strip() in {m.name.casefold().strip() for m in self.by_key.values() if m.key != key}:
-                name = f"{name[: NAME - 20]} ({number})"  # pages call members by name: nobody passes for another
+            name = asked = said.name or f"client {number}"
+            others, numbers = {m.name.casefold().strip() for m in self.by_key.values() if m.key != key}, count(number)
+            while name.casefold().strip() in others:  # pages call members by name: nobody passes for another
+                name = f"{asked[: NAME - 20]} ({next(numbers)})"
             self.by_key[key] = Member(**{**vars(said), "name": name}, id=number, key=key, expelled=expelled)
         if new:
             self._write()

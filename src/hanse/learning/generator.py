@@ -97,7 +97,6 @@ def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
     return None
 
 
-_MOST_SAMPLES = 2**53  # up to this, float64 holds every whole number
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's usual settings
 
 

@@ -19,7 +19,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.files import going_on, json_lines, opened, read_json, read_toml, run_folder, table
+from hanse.base.files import going_on, in_order, json_lines, opened, read_json, read_toml, run_folder, table
 from hanse.base.merkle import EMPTY, root_of
 from hanse.base.plain_text import quantity
 from hanse.core.book import DamagedError, LedgerError
@@ -171,7 +171,7 @@ def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
     Only the header of the checkpoint's file is read. The file's checksum is not verified here. This is done when a run
     is resumed from the file.
     """
-    for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
+    for path in reversed(in_order(folder / "checkpoints", ".safetensors")):
         try:
             with opened(path) as file:
                 # a safetensors file starts with the length of its JSON header (8 bytes, little endian)

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from hanse.base import toml
 from hanse.base.errors import UserError, collected
 from hanse.base.factories import defaults
@@ -114,19 +112,9 @@ def part_table(slot: str, part: Any) -> dict[str, Any]:
         if not hasattr(part, option):
             raise UserError(f"{where}.{option}: {kind.__name__} does not keep its options: must be a dataclass")
         own = getattr(part, option)
-        table[option] = part_table(slot, own) if is_rule(own) else _plain(own)
-        try:
-            toml.dumps({"mechanism": {option: table[option]}})
-        except TypeError as wrong:
-            raise UserError(f"{where}.{option}: {wrong}: must be numbers, text, or lists and tables of them") from None
+        table[option] = part_table(slot, own) if is_rule(own) else "none" if own is None else toml.plain(own)
+        toml.dumps({where: {option: table[option]}})  # it refuses what no file can have
     return table
-
-
-def _plain(option: Any) -> Any:
-    """Return an option as a TOML file can hold it: "none" for None, and plain numbers for those of numpy."""
-    if option is None:
-        return "none"
-    return option.item() if isinstance(option, np.generic) else option
 
 
 def _differences(table: Mapping[str, Any], mechanism: Mechanism) -> list[str]:

@@ -11,7 +11,7 @@ run, the audit compares the rows of the last checkpoint with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,18 +21,16 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, read_json, run_folder, table
 from hanse.base.plain_text import quantity
 from hanse.core.telling import ABOUT, Check, Fact, describe
-from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.money import agreed_in
 from hanse.reports.words import said
-from hanse.runs.checkpoint import broken_checkpoints
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.replay import Posted, against_rules, checked, kinds_of, recorded_markets, rule_of, unlike_rows
-from hanse.runs.round_record import lost_rounds, rounds_of
-from hanse.runs.run_record import RunRecord, edited_settings, load_run
+from hanse.runs.replay import Examined, recorded_markets, unlike_rows
+from hanse.runs.round_record import rounds_of
+from hanse.runs.run_record import RunRecord, load_run
 
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
 
@@ -106,25 +104,18 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
         UserError: there is no run, nobody pays in it and no rule makes models of its own, or it cannot be read.
     """
     folder = run_folder(folder)
-    made, records = _made_rows(folder), _records(folder)
-    pays = (folder / "ledger.json").exists()
+    made = _made_rows(folder)
     market = next(recorded_markets(folder), None) is not None
-    rounds = load_market(folder) if market or (made is None and not pays) else []
-    run = load_run(folder)
-    found: list[Check | Fact | None] = [records]
-    if edited := edited_settings(folder):
-        found.append(Check("config.toml", False, edited))
-    if broken := broken_checkpoints(folder):
-        found.append(Check("checkpoints", False, f"{broken[0]}; bring back a backup of it"))
-    parts, why_not = rule_of(folder, trust) if pays else ({}, "")
-    found.append(_described(run, parts))
-    books = _books(folder, kinds_of(parts))
-    found += books
-    if all(check.holds for check in books[:1]) and pays:
-        for check in _payments(folder, parts, why_not if records.holds else "a round's file is lost"):
-            told(len(found), len(found) + 1)
-            found.append(check)
-    if not records.holds:
+    rounds = load_market(folder) if market or (made is None and not (folder / "ledger.json").exists()) else []
+    run, examined = load_run(folder), Examined(folder, trust)
+    found = list[Check | Fact | None]()
+    for one in examined:
+        found.append(one)
+        told(len(found), len(found) + 1)
+    if examined.rounds is not None:
+        found += examined.parts.get("settle", market_checks).promises(examined.rounds, examined.parts)
+    found.append(_described(run, examined.parts))
+    if any(isinstance(c, Check) and c.name == "records" and not c.holds for c in found):
         of = f"; this is said of {quantity(len(rounds), 'market')}, and not of rounds whose files are lost"
         whole = ("conservation", "grants", "grants and kinds")  # which read the books alone
         found = [
@@ -189,52 +180,6 @@ def _made_rows(folder: Path) -> Check | Fact | None:
     if not wrong and not len(record.get("made_row", ())):
         return Fact("models", f"{said} none of them: none could be compared", True)
     return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
-
-
-def _records(folder: Path) -> Check:
-    """Return whether every round's file exists and is unchanged."""
-    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
-    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-    return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
-
-
-def _books(folder: Path, posts: frozenset[str]) -> list[Check]:
-    """Return whether the ledger holds and its sum is 0, and whether its grants are right, and the kinds of payments if
-    the rule's own code says what it ``posts``; nothing if nobody pays.
-    """
-    if not (folder / "ledger.json").exists():
-        return [Check("conservation", False, "ledger.json is gone")] if has_books(folder) else []
-    with reading(folder) as ledger:
-        verdict = verify_run(folder, ledger)
-        if verdict.wrong is not None:
-            return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        odd = against_rules(folder, movements(ledger.history()), posts, ledger.public is not None)
-    kinds = ", and only kinds of payments that the rule posts" * bool(posts)
-    grants = f"one grant per client, of the size that was set{kinds}"
-    said = f"{quantity(verdict.transactions, 'transaction')}, each of which sums to 0, and so do all balances together"
-    return [
-        Check("conservation", True, said),
-        Check("grants" + " and kinds" * bool(odd or kinds), not odd, odd or grants),
-    ]
-
-
-def _payments(folder: Path, parts: Mapping[str, Any], why_not: str) -> Iterator[Check | Fact]:
-    """Yield what the payment rule's own checks find, and whether it settles all rounds as they were settled. It is not
-    called again if ``why_not`` says why.
-    """
-    with reading(folder) as ledger:
-        rounds = Posted.of(folder, ledger)
-    checks, again = checked(rounds, parts, why_not)
-    yield from checks
-    yield from parts.get("settle", market_checks).promises(rounds, parts)
-    same = quantity(again.rounds, "round as it was", "rounds as they were")
-    said = f"the payment rule, shown the same, settles {same} settled"
-    if again.wrong or not again.why_not:
-        yield Check("settled again", not again.wrong, again.wrong or said)
-    else:
-        some = quantity(again.rounds, "round was", "rounds were")
-        some = f"{some}, the others not" if again.rounds else "no payment was computed anew"
-        yield Fact("settled again", f"{some}: {again.why_not}", unchecked=True)
 
 
 def no_trade(run: RunRecord, rounds: Sequence[MarketRound]) -> Fact:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hanse.base.errors import UserError, gated
-from hanse.base.files import write_whole
+from hanse.base.files import in_order, write_whole
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States
@@ -192,7 +192,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
 def broken_checkpoints(folder: Path) -> list[str]:
     """Return a line for each checkpoint in a run directory that was damaged or changed after it was written."""
     broken = []
-    for file in sorted((folder / "checkpoints").glob("*.safetensors")):
+    for file in in_order(folder / "checkpoints", ".safetensors"):
         try:
             _read(file)
         except CorruptCheckpointError as wrong:

@@ -396,7 +396,7 @@ class Experiment(BaseModel):
         for section in ("mechanism", "model"):
             if isinstance(sections.get(section), str):
                 sections[section] = {"name": sections[section]}
-        sections = _of_texts(sections)
+        sections = _of_texts(toml.plain(sections))
         kinds, wrong = self.kinds(), list[Any]()
         for name, kind in SETTINGS.items():
             try:

@@ -127,8 +127,9 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     if folder is not None:
         run.path = folder.path
         run.metrics, run.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
+    lines = [*run.metrics]  # with those of a round that is being written
     tell(observers, "on_start", experiment, state.round, list(run.said))
-    run.over = limits.over(run.metrics)  # a resumed run has used up some of its limits already
+    run.over = limits.over(lines)  # a resumed run has used up some of its limits already
     if state.left and experiment.clients.leaving.models == "anew":
         run.over = nobody_trains_on(state.round)
     writing = _Writing(run, folder, observers)
@@ -136,7 +137,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     with intra_op(1), interruptible(ours=not session.remote) as stop, writing.thread:
         while state.round < limits.rounds and run.over is None and not stop.is_set():
             try:
-                record = attempt(session, state)
+                record = attempt(session, state, lines)
             finally:
                 # what an observer asks for in "settle" is about the round before, what was asked until here about this
                 asked = stop.is_set()
@@ -146,7 +147,8 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
             state, metrics = record.played.state, record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             run.keep(record)
-            run.over = limits.over([*run.metrics, metrics])
+            lines.append(metrics)
+            run.over = limits.over(lines)
             last = state.round == limits.rounds or run.over is not None or stop.is_set() or failures == MOST_FAILED
             due = folder is not None and (last or state.round % limits.checkpoint_every == 0)
             # a part that writes into arrays of its old state must not write into a checkpoint
@@ -214,7 +216,7 @@ def tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
             method(*given)
 
 
-def attempt(session: Session, state: LoopState) -> RoundRecord:
+def attempt(session: Session, state: LoopState, before: Sequence[Mapping[str, Any]] = ()) -> RoundRecord:
     """Play a round, test the clients' models, close the round's books, and return the round's record.
 
     On a network, a round in which a part raises an exception is undone and recorded as failed; the traceback is logged.
@@ -224,6 +226,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
     Args:
         session: what stays the same over the run.
         state: the state before the round.
+        before: the metrics of the rounds before it, by which it may be the last one.
     """
     begun, port = time.perf_counter(), port_of(session, state)
     ports = [port]  # the round's, and then that of its test
@@ -232,10 +235,15 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         played = play_round(session, state, port)
         if state.round == 0 and not session.remote:
             _check_first(session, played)
-        seconds["play"] = time.perf_counter() - begun
+        seconds["play"] = seconds["round"] = time.perf_counter() - begun
+        spent = {"time/round_s": seconds["round"], "bytes/down": played.bytes_down, "bytes/up": played.bytes_up}
+        experiment, number = session.experiment, played.state.round
+        over = number == experiment.run.rounds or experiment.run.over([*before, spent]) is not None
+        due = over or number % experiment.eval.every == 0
         ports.append(replace(port_of(session, played.state), answers=None))
-        tested = _test(session, state, played, ports[1])
+        tested = _test(session, state, played, ports[1], due)
         seconds["test"] = time.perf_counter() - begun - seconds["play"]
+        seconds["round"] += seconds["test"] if due else 0.0  # without a test a limit finds it as it was asked of above
         personal = played.state.personal if tested.personal is None else tested.personal
         after = replace(played.state, personal=personal, on_server=tested.on_server)
         played = replace(played, state=after)
@@ -251,8 +259,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         client, start = (np.array([pair[i] for pair in port.sat], np.int64) for i in (0, 1))
         played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {failed}")
         played = replace(played, bytes_down=sum(p.down for p in ports), bytes_up=sum(p.up for p in ports))
-        tested, seconds = Figures(), {}
-    seconds["round"] = time.perf_counter() - begun
+        tested, seconds = Figures(), {"round": time.perf_counter() - begun}
     record = RoundRecord.of(played, tested, seconds, None if failed else port.answers)
     if failed:
         record.metrics["failed"] = failed
@@ -278,15 +285,15 @@ def _check_first(session: Session, played: Played) -> None:
         raise UserError(f"round {played.view.round}: no update counts, so no later round can differ: {why}")
 
 
-def _test(session: Session, before: LoopState, played: Played, port: Exchange) -> Figures:
+def _test(session: Session, before: LoopState, played: Played, port: Exchange, due: bool) -> Figures:
     """Return what the round's test found; if no test is due, only what is still known of the one before."""
-    state, experiment = played.state, session.experiment
+    state = played.state
     known = still_known(before.on_server, before.table, state.table)
-    if state.round % experiment.eval.every and state.round != experiment.run.rounds:
+    if not due:
         return Figures(on_server=known)
     held = played.view.deployment or Deployment(state.home)
     trained = {}
-    if experiment.eval.model == "trained" and played.view.updates is not None:
+    if session.experiment.eval.model == "trained" and played.view.updates is not None:
         trained = trained_models(played.view.updates, held)
     return ask_tests(session, port, state, held, trained, known)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from hanse.base.errors import UserError, gated, library
 from hanse.base.factories import OBJECT
-from hanse.base.files import MEMBERS
+from hanse.base.files import MEMBERS, in_order
 from hanse.base.imports import NOT_TRUSTED, is_looking, looking
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.book import Book
@@ -395,7 +395,7 @@ def last_state(path: Path) -> LoopState | None:
         UserError: a checkpoint is of another version of hanse, or inconsistent.
     """
     # a run that goes on may be writing the newest one, and an earlier one is as good
-    for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):
+    for file in reversed(in_order(path / "checkpoints", ".safetensors")):
         try:
             return load_checkpoint(file, torch.device("cpu")).state
         except CorruptCheckpointError:

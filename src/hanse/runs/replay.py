@@ -23,25 +23,27 @@ import numpy as np
 from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, on_network, read_arrays, read_toml, table
 from hanse.base.imports import NOT_TRUSTED, looking
+from hanse.base.plain_text import quantity
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of
-from hanse.core.entry import BONDS, COMMIT, LEAVE, TOKEN, Transaction, grant, in_tokens, left_behind, owner_of, part_of
+from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant, in_tokens, left_behind, owner_of, part_of
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound, Settlement, State
 from hanse.core.table import Table
-from hanse.core.telling import Check, read_about
+from hanse.core.telling import Check, Fact, read_about
 from hanse.ledger.receipts import AGREEMENT
-from hanse.ledger.run_ledger import beyond_the_book, closed_in, is_settled, movements, open_ledger, unbooked, verify_run
-from hanse.ledger.store import Ledger
+from hanse.ledger.run_ledger import closed_in, has_books, is_settled, movements, reading, unbooked, verify_run
+from hanse.ledger.store import Ledger, VerifyResult
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
+from hanse.runs.checkpoint import broken_checkpoints
 from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import edited_settings, registered
-from hanse.runs.sections import ClientsSection, ExitSection, config_hash
+from hanse.runs.sections import ClientsSection, ExitSection
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
 # what sums in another order make otherwise: of a number itself, and of all numbers of an array that the rule has read,
@@ -377,60 +379,76 @@ def recorded_markets(folder: Path) -> Iterator[MarketRound]:
             yield market
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """The result of checking a run's books against its settings and records.
+@dataclass
+class Examined:
+    """A run's settings, checkpoints, records and books: iterated, it yields what is found of each, in one order.
+
+    ``hanse audit`` asks for all of it, and everybody else for the first that fails (:meth:`failed`).
 
     Attributes:
-        again: how many rounds the payment rule has settled again.
-        why_not: why it has not settled all rounds again, or "".
-        checks: the checks that the payment rule names.
-        wrong: the first error. None: there is none.
-        lost: whether the error is that a round's file is lost, so nothing was compared.
-        beyond: a sentence on rounds that are in the records and not in the book. "": there are none.
+        folder: the run directory.
+        trust: whether to import a payment rule of the user's own that the settings name.
+        verdict: whether the book holds by itself, if that is known.
+        parts: the mechanism's parts by slot that are known here; none before the book is looked at.
+        rounds: the rounds with what was posted, if the book holds by itself. None: not looked at.
+        checks: what the checks found that the payment rule names.
+        again: what came of calling the payment rule again.
     """
 
-    again: int = 0
-    why_not: str = ""
-    checks: tuple[Check, ...] = field(default=())
-    wrong: str | None = None
-    lost: bool = False
-    beyond: str = ""
+    folder: Path
+    trust: bool = False
+    verdict: VerifyResult | None = None
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    rounds: Posted | None = None
+    checks: tuple[Check, ...] = ()
+    again: Again = field(default_factory=lambda: Again({}))
+
+    def __iter__(self) -> Iterator[Check | Fact]:
+        """Yield what is found; of settings and checkpoints only faults. Raises UserError: a record is damaged."""
+        if edited := edited_settings(self.folder):
+            yield Check("config.toml", False, edited)
+        if broken := broken_checkpoints(self.folder):
+            yield Check("checkpoints", False, f"{broken[0]}; bring back a backup of it")
+        lost = [f"round {number}: {why}" for number, why in lost_rounds(self.folder).items()]
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        yield Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
+        if not (self.folder / "ledger.json").exists():
+            if has_books(self.folder):
+                yield Check("conservation", False, "ledger.json is gone")
+            return
+        self.parts, why_not = rule_of(self.folder, self.trust)
+        with reading(self.folder) as ledger:
+            verdict = self.verdict or verify_run(self.folder, ledger)
+            rounds = self.rounds = Posted.of(self.folder, ledger) if verdict.ok else None
+        summed = "each of which sums to 0, and so do all balances together"
+        said = verdict.wrong or f"{quantity(verdict.transactions, 'transaction')}, {summed}"
+        yield Check("conservation", verdict.ok, said)
+        if rounds is None:
+            return
+        posts = kinds_of(self.parts)
+        odd = against_rules(self.folder, rounds.history, posts, ledger.public is not None)
+        kinds = ", and only kinds of payments that the rule posts" * bool(posts)
+        grants = f"one grant per client, of the size that was set{kinds}"
+        yield Check("grants" + " and kinds" * bool(odd or kinds), not odd, odd or grants)
+        self.checks, again = checked(rounds, self.parts, "a round's file is lost" if lost else why_not)
+        self.again = again
+        yield from self.checks
+        if again.wrong or not again.why_not:
+            same = quantity(again.rounds, "round as it was", "rounds as they were")
+            said = f"the payment rule, shown the same, settles {same} settled"
+            yield Check("settled again", not again.wrong, again.wrong or said)
+        else:
+            some = quantity(again.rounds, "round was", "rounds were")
+            some = f"{some}, the others not" if again.rounds else "no payment was computed anew"
+            yield Fact("settled again", f"{some}: {again.why_not}", unchecked=True)
+
+    def failed(self) -> Check | None:
+        """Return the first check that fails, or None; nothing behind it is looked at."""
+        return next((one for one in self if isinstance(one, Check) and not one.holds), None)
 
 
 def wrong_books(folder: Path) -> str | None:
-    """Return what ``hanse ledger verify`` finds wrong with the books in a run directory, or None if they are right."""
-    ledger = open_ledger(folder)
-    return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
-
-
-def _other_settings(folder: Path, ledger: Ledger) -> str:
-    """Return how the settings differ from those that the last checkpoint has or the book commits to, or ""."""
-    first, hashed = next(ledger.history(), None), f" config {config_hash(read_toml(folder / 'config.toml'))} "
-    edited = edited_settings(folder)
-    if first is not None and first.transaction.kind == COMMIT and hashed not in first.transaction.memo:
-        return edited or "config.toml is not the one to which the first line of the book commits"
-    return edited
-
-
-def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
-    """Check a run's books against its settings and the records of its rounds.
-
-    Args:
-        folder: the run directory.
-        ledger: the run's open ledger, already verified.
-        trust: whether to import a payment rule of the user's own that the settings name.
-
-    Raises:
-        UserError: a record is damaged.
-    """
-    for number, why in lost_rounds(folder).items():
-        return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
-    if edited := _other_settings(folder, ledger):
-        return Replayed(wrong=edited)
-    rounds, (parts, why_not) = Posted.of(folder, ledger), rule_of(folder, trust)
-    if wrong := against_rules(folder, rounds.history, kinds_of(parts), ledger.public is not None):
-        return Replayed(wrong=wrong)
-    checks, again = checked(rounds, parts, why_not)
-    error = next((check.said for check in checks if not check.holds), "") or again.wrong
-    return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond_the_book(rounds.beyond))
+    """Return what ``hanse ledger verify`` finds wrong with a run that has books, or None if all is right."""
+    with reading(folder):  # who asks for books is told that there are none
+        failed = Examined(folder).failed()
+    return None if failed is None else failed.said

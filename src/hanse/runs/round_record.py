@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.files import as_npz, json_lines, opened
+from hanse.base.files import as_npz, in_order, json_lines, opened
 from hanse.learning.job import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import receipts
@@ -377,7 +377,7 @@ def rounds_of(folder: Path) -> Iterator[tuple[int, Path]]:
     Raises:
         UserError: a file whose name is not a number.
     """
-    for file in sorted((folder / ROUNDS).glob("*.npz")):
+    for file in in_order(folder / ROUNDS, ".npz"):
         if not file.stem.isdecimal():
             raise UserError(f"{file}: is not the record of a round: its name is no number")
         yield int(file.stem), file

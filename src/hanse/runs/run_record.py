@@ -46,7 +46,9 @@ from hanse.base.files import (
 from hanse.base.imports import OWN, import_paths
 from hanse.base.plain_text import quantity
 from hanse.base.wings import Names
+from hanse.core.book import LedgerError
 from hanse.core.declared import Count, Declared
+from hanse.core.entry import COMMIT
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.accounts import BookSums
@@ -63,7 +65,7 @@ from hanse.ledger.run_ledger import (
 from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
-from hanse.runs.sections import ClientsSection, RunSection
+from hanse.runs.sections import ClientsSection, RunSection, config_hash
 
 if TYPE_CHECKING:
     from hanse.core.table import Floats, Ints
@@ -293,24 +295,28 @@ def nobody_trains_on(rounds: int) -> str:
 
 
 def edited_settings(path: Path) -> str:
-    """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
+    """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint, or that they
+    are not those to which the first line of its book commits.
 
     It is "" if all settings are those with which the checkpoint was played, apart from :func:`changeable` ones, or if
-    no checkpoint says.
+    neither says.
     """
     from hanse.runs.config import Experiment  # late: most runs are as they were played
 
-    claim = latest_claim(path)
-    if claim is None or not claim.settings:
-        return ""
+    claim, books = latest_claim(path) or BooksAtCheckpoint(), (path / "ledger.json").exists()
+    now = read_toml(path / "config.toml") if claim.settings or books else {}
     with suppress(ValueError, RecursionError):  # settings that hanse did not write
-        before, now = toml.loads(claim.settings), read_toml(path / "config.toml")
+        before = toml.loads(claim.settings) if claim.settings else now
         apart = [one for one in differences(before, now) if not may_change(one[0])]
         with suppress(ValueError):  # no sound amendment lets them differ
             free = changeable(Experiment(**before), Experiment(**now), path, claim.round or 0) if apart else ()
             apart = [one for one in apart if not may_change(one[0], free)]
         for key, old, new in apart:
             return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
+    with suppress(LedgerError, UserError):  # books that cannot be read are no matter of settings
+        first = next(open_ledger(path).history(), None) if books else None
+        if first and first.transaction.kind == COMMIT and f" config {config_hash(now)} " not in first.transaction.memo:
+            return "config.toml is not the one to which the first line of the book commits"
     return ""
 
 

@@ -36,6 +36,7 @@ from hanse.base.files import (
     FEDERATION,
     MEMBERS,
     going_on,
+    in_order,
     on_network,
     private_folder,
     read_toml,
@@ -378,7 +379,7 @@ class RunDir:
     def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:
         """Return the last intact checkpoint, and move damaged later ones aside, with a line for each in ``said``."""
         passed_over = False
-        for file in sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True):
+        for file in reversed(in_order(self.path / "checkpoints", ".safetensors")):
             try:
                 snapshot = _whole(self.path, checkpoint.load(file, device), file.name)
                 self.kept = snapshot.state.round
@@ -439,7 +440,7 @@ class RunDir:
             if self._books is not None:
                 self._books.post(self._pending)
             self._pending = []
-            for old in sorted(folder.glob("*.safetensors"))[:-KEEP]:
+            for old in in_order(folder, ".safetensors")[:-KEEP]:
                 old.unlink()
 
     @contextmanager

@@ -66,7 +66,7 @@ class ServerJudge:
     device: torch.device | str = "cpu"
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
-    _trained: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _trained: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
         """Return ``row [P]``, number ``number`` of the table, trained on the root set as clients train in this
@@ -78,11 +78,13 @@ class ServerJudge:
             raise RuntimeError("the server holds no root set; the part should have named it in its needs")
         if any(known != round for known, _ in self._trained):
             self._trained.clear()
-        if (round, number) not in self._trained:
+        before, after = self._trained.get((round, number), (None, row))
+        if before is None or not torch.equal(before, row):  # of another state, the row may be another
             job = SeatJob(torch.arange(len(self.root)), row, (self.seed, round, SERVER, number))
             done = self.engine.train(self.root, [job], self.recipe, self.recipe.lr_at(round))
-            self._trained[round, number] = done.rows[0].to(row.device)
-        return self._trained[round, number]
+            after = done.rows[0].to(row.device)
+            self._trained[round, number] = row, after
+        return after
 
     def score(self, rows: Tensor) -> ModelScores:
         """Return loss and accuracy ``[C]`` of ``rows [C, P]`` on the validation set."""

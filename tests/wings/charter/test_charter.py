@@ -17,7 +17,7 @@ from hanse.ledger.run_ledger import BooksAtCheckpoint
 from hanse.reports.audit import audit_run
 from hanse.reports.statement import statement
 from hanse.runs.run_record import edited_settings
-from hanse.wings.charter import amendment
+from hanse.wings.charter import amendment, rehearse
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
 from hanse.wings.charter.rehearse import CHEATS, rehearsed
 from hanse.wings.charter.shift import Shifts
@@ -244,3 +244,13 @@ def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     assert len(rehearsed(experiment(said), 1)[1]) == 2  # nobody has test samples of its own
     with pytest.raises(hanse.UserError):
         rehearsed(hanse.Experiment(mechanism="fedavg"), 1)
+
+
+def test_a_rehearsal_keeps_the_attackers_that_the_experiment_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    played, play = list[dict[str, Any]](), rehearse.run
+    monkeypatch.setattr(rehearse, "run", lambda one, **more: played.append(one.behaviour) or play(one, **more))
+    own = {"attacker": {"clients": [2], "kind": "shuffle"}}
+    rehearsed(experiment(charter(length=1.5), behaviour=own), 1)
+    assert len(played) == 2 * (1 + len(CHEATS))
+    assert all(own.items() <= one.items() for one in played)
+    assert sum(len(one) > 1 for one in played) == 2 * len(CHEATS)

@@ -16,8 +16,8 @@ from hanse.wings.evidence.crate import write_crate  # noqa: E402
 def crate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crate") / "mill"
     mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
-    data = {"source": "digits", "clients": 3}
-    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 1}), out=folder)
+    data, run = {"source": "digits", "clients": 3}, {"rounds": 3, "target_accuracy": 0.01}  # it ends after one
+    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run=run), out=folder)
     write_crate(folder, author="https://orcid.org/0000-0001-2345-6789", license="https://spdx.org/licenses/CC-BY-4.0")
     return folder
 
@@ -28,6 +28,7 @@ def test_what_the_specification_demands_is_there(crate: Path) -> None:
     root = graph["./"]
     assert "Profile" in graph[root["conformsTo"]["@id"]]["@type"]
     assert root["mentions"] == {"@id": "#fl-run"}
+    assert graph["#fl-run"]["actionStatus"]["@id"].endswith("/CompletedActionStatus")
     software = [one for one in graph.values() if one["@type"] == "SoftwareApplication"]
     assert len(software) == 4
     assert all(one["version"] and one["url"].startswith("https://") for one in software)

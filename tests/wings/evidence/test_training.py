@@ -15,7 +15,7 @@ from hanse.data.commitment import SampleCommitment
 from hanse.federation.local import NoAnswerError
 from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.audit import audit_run
-from hanse.runs.replay import Posted, replay_books
+from hanse.runs.replay import Posted, wrong_books
 from hanse.runs.setup import build
 from hanse.wings.evidence import training
 
@@ -120,9 +120,8 @@ def test_what_is_not_proved_is_worth_nothing_and_an_audit_holds_it_against_the_r
     for one in lost:
         assert (one["value"][one["training_unproved"]] <= 0).all()
     assert "training" in {check.name for check in audit_run(tmp_path / "run").checks if check.holds}
-    ledger = open_ledger(tmp_path / "run")
-    assert replay_books(tmp_path / "run", ledger).wrong is None
-    rounds = list(Posted.of(tmp_path / "run", ledger))
+    assert wrong_books(tmp_path / "run") is None
+    rounds = list(Posted.of(tmp_path / "run", open_ledger(tmp_path / "run")))
     config = read_toml(tmp_path / "run" / "config.toml")
 
     def holds(**changed: Any) -> bool:

@@ -477,7 +477,8 @@ class Valued(Generic[S]):
         if isinstance(self.names, str):
             records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
             told = next((record[self.names] for record in records if self.names in record), None)
-            name = f"{self.names.removesuffix('-id')} {told:g}" if isinstance(told, int | float) else told
+            told = int(told) if isinstance(told, float) and told.is_integer() else told
+            name = f"{self.names.removesuffix('-id')} {told}" if isinstance(told, int | float) else told
             if isinstance(name, str):
                 self.members.register([(f"node {reply.metadata.src_node_id}", _hello(name_of(name)))])
         arrays, said = own_copy(arrays_of(content)), next(iter(content.metric_records.values()), MetricRecord())

@@ -6,10 +6,9 @@ Everything that a client sends is one of the port's result types, and every answ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
+from typing import Annotated, Literal, cast, get_args, get_type_hints
 
 import torch
 from pydantic import Field
@@ -19,10 +18,20 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Count, Weight
 from hanse.base.streams import stream
 from hanse.base.toml import flat
-from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
+from hanse.core.port import Ask, Derived, Gradient, Reply, Request, Result, Train
 from hanse.core.telling import Conduct
 from hanse.data.samples import Samples
-from hanse.federation.behaviour import Attack, Attacker, Me, OfSome, from_centres, updates, with_training, with_updates
+from hanse.federation.behaviour import (
+    Attack,
+    Attacker,
+    Me,
+    OfSome,
+    from_centres,
+    reported,
+    updates,
+    with_training,
+    with_updates,
+)
 from hanse.federation.policy import ANSWERS
 
 NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with updates and scores
@@ -225,38 +234,9 @@ class Deviant(OfSome):
 
     def _told(self, round: int, asked: Ask | Gradient | None, result: Result) -> Result:
         """Return a result as reported."""
-        if isinstance(result, Trained):
-            loss = None if result.loss is None else result.loss * self._factor("loss")
-            steps = math.floor(result.steps * self._factor("steps") + 0.5)
-            return replace(result, num_samples=result.num_samples * self._factor("samples"), steps=steps, loss=loss)
-        if isinstance(result, Scored):
-            right = (result.accuracy * self._factor("accuracy")).clamp(max=1.0)
-            return replace(result, loss=result.loss * self._factor("loss"), accuracy=right)
-        if isinstance(result, Answered) and isinstance(asked, Ask):
-            return replace(result, values=self._answer(asked, result.values))
         if isinstance(result, Derived) and self.gradient and isinstance(asked, Gradient):
             return replace(result, gradients=self._gradients(round, asked.models, result.gradients))
-        return result
-
-    def _factor(self, key: str) -> float:
-        return self.times.get(key, 1.0)
-
-    def _answer(self, asked: Ask, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an answer with its numbers multiplied by their factors, then replaced by fixed answers."""
-        found = dict(values)
-        for name, value in values.items():
-            factor = self._factor(f"{asked.name}.{name}")
-            if factor != 1 and isinstance(value, int | float) and math.isfinite(value):
-                found[name] = value * factor
-            elif factor != 1 and isinstance(value, list):
-                found[name] = [one * factor for one in value]
-        for key, said in self.says.items():
-            question, _, name = key.partition(".")
-            if question == asked.name and (name in values or name in asked.values):
-                if isinstance(said, str):  # other lists go along with the one that is replaced
-                    found = {k: v for k, v in found.items() if not isinstance(v, list | tuple) or k == name}
-                found[name] = _list(said, asked.values.get(name)) if isinstance(said, str) else said
-        return found
+        return reported(result, self.times, self.says, asked.values if isinstance(asked, Ask) else {})
 
     def _gradients(self, round: int, models: Tensor, true: Tensor) -> Tensor:
         """Return gradients ``[C, P]`` that point away from what the deviants sent this round.
@@ -291,13 +271,6 @@ def _direction(me: Me, purpose: str, round: int, width: int, client: int | None 
 
 def _shown(value: bool | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else f"{value:g}"
-
-
-def _list(said: str, offered: Any) -> list[int]:
-    """Return none or all of what a question offers: a list, or how many there are."""
-    if said == "none" or offered is None:
-        return []
-    return list(range(offered)) if isinstance(offered, int) else list(offered)
 
 
 def fields_of(question: str) -> Mapping[str, type]:

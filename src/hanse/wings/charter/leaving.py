@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, going_on, on_network, read_text, table, write_whole
+from hanse.base.files import MEMBERS, going_on, in_order, on_network, read_text, table, write_whole
 from hanse.base.lock import Hold, in_use
 from hanse.base.merkle import as_text
 from hanse.core.calling import States
@@ -166,7 +166,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
 
 def _newest(folder: Path) -> tuple[Path, Snapshot]:
     """Return a run's newest checkpoint, and its file. Raises UserError if there is none, or it is damaged."""
-    files = sorted((folder / "checkpoints").glob("*.safetensors"))
+    files = in_order(folder / "checkpoints", ".safetensors")
     if not files:
         raise UserError(
             f"{folder}: has no checkpoint: another version of hanse wrote it, or its models were deleted; nobody can "

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.imports import path_of
 from hanse.base.plain_text import quantity
 from hanse.core.entry import TOKEN
 from hanse.core.entry import client as account
 from hanse.core.table import Floats
+from hanse.federation.behaviour import BEHAVIOURS
 from hanse.reports.alone import alone_experiment
 from hanse.reports.text_table import TextTable
 from hanse.runs.config import Experiment
@@ -104,7 +106,9 @@ def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together
     bare["mechanism"] = {**sections["mechanism"], "weigh": sections["mechanism"]["weigh"]["of"]}
     rows = []
     for does, (behaviour, options) in {"nothing else": ("", {}), **CHEATS}.items():
-        acts = {behaviour: {"clients": clients[worst], **options}} if behaviour else {}
+        # by another name, a behaviour of the experiment's own is kept beside it
+        name = path_of(BEHAVIOURS[behaviour]) if behaviour in experiment.behaviour else behaviour
+        acts = {name: {"clients": clients[worst], **options}} if name else {}
         under, without = (
             run(Experiment(**{**one, "behaviour": {**one["behaviour"], **acts}})) if acts or one is bare else together
             for one in (sections, bare)

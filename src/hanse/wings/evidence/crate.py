@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hanse.base.errors import UserError, library
-from hanse.base.files import read_json, table
+from hanse.base.files import in_order, read_json, table
 from hanse.base.toml import flat
 from hanse.cli.options import RunFolder, say
 from hanse.core.entry import LOG
@@ -62,10 +62,8 @@ def crate(
     from hanse.runs.replay import wrong_books
     from hanse.runs.run_record import edited_settings
 
-    if edited := edited_settings(folder):
-        say(f"warning: {edited}")
-    if has_books(folder) and (wrong := wrong_books(folder)) not in (None, edited):
-        say(f"warning: the books of this run do not hold: {wrong}")
+    if wrong := wrong_books(folder) if has_books(folder) else edited_settings(folder):
+        say(f"warning: {wrong}")
     say(f"wrote {write_crate(folder, author=author, license=license)}")
     if license is None:
         say("note: an RO-Crate must name a license; --license names one")
@@ -112,8 +110,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         "object": numbers("param", (one for one in settings if not one[0].startswith("mechanism.settings."))),
         "result": _results(run, crate, numbers),
     }
-    whole = len(run.metrics) >= run.rounds_planned
-    status = f"{'Completed' if whole else 'Failed'}ActionStatus"
+    status = f"{'Failed' if run.unfinished else 'Completed'}ActionStatus"
     action["actionStatus"] = add(f"{SCHEMA}{status}", "ActionStatusType", name=status)
     if author is not None:
         known = author if "://" in author else f"#{_slug(author)}"
@@ -158,7 +155,7 @@ def _results(run: RunRecord, crate: Any, numbers: Any) -> list[dict[str, str]]:
         return {"@id": crate.add_file(dest_path=place, properties=about).id}
 
     found = []
-    for model in sorted((run.folder / "checkpoints").glob("*.safetensors"))[-1:]:
+    for model in in_order(run.folder / "checkpoints", ".safetensors")[-1:]:
         shown = ((k, v) for k, v in run.metrics[-1].items() if is_number(v) and k.split("/")[0] in FIGURES)
         what = "the final model", "the last checkpoint, a safetensors file", "application/octet-stream"
         found.append(file(f"checkpoints/{model.name}", *what, additionalProperty=numbers("metric", shown)))
