@@ -1053,6 +1053,61 @@ class DeployPart(Part, Protocol):
         """Return each client's row of the new table, and the next state."""
 
 
+class Now(Protocol):
+    """A round in progress, as helpers see it and move it on."""
+
+    @property
+    def view(self) -> View:
+        """The round so far."""
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        """Ask clients, at most one request each; the view then has their valid answers and the refusals."""
+
+    def post(self, transactions: Iterable[Transaction]) -> None:
+        """Post transactions. Raises LedgerError, with nothing posted."""
+
+    def refuse(self, refused: Iterable[tuple[int, str]]) -> None:
+        """Record why clients are refused, as ``(client, reason)``."""
+
+    def count(self, roster: Roster) -> None:
+        """Let the present clients count as this roster says from here on."""
+
+    def hand_on(self, found: Iterable[Any]) -> None:
+        """Let later parts find these values by their types (``view.get(Type)``)."""
+
+
+class Helper(Part):
+    """Runs alongside the parts of any mechanism, for what a setting asks of rounds: proofs, bonds, parts of grants.
+
+    It asks and learns as a part does, and decides nothing that a part decides. Each method below is called once a round
+    at the point that it names; override those that are needed. The others change nothing.
+    """
+
+    def gone(self, view: View, state: State) -> Ints:
+        """Return the clients that have left and are not counted as present, at "open" and at "end"."""
+        return np.zeros(0, np.int64)
+
+    def before(self, now: Now, state: State) -> State:
+        """Act before the parts ask anything, and return the next state."""
+        return state
+
+    def sent(self, requests: Sequence[Request], state: State) -> Sequence[Request]:
+        """Return training requests as they are sent."""
+        return requests
+
+    def received(self, updates: Updates, state: State) -> Updates:
+        """Return the valid updates as they count."""
+        return updates
+
+    def trained(self, now: Now, state: State) -> State:
+        """Act once the updates are in, before the parts ask about them, and return the next state."""
+        return state
+
+    def ended(self, now: Now, state: State) -> State:
+        """Act after the last settlement of the run, and return the next state."""
+        return state
+
+
 SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")
 _PROTOCOLS = (Part, SelectPart, TrainPart, AggregatePart, WeighPart, ValuePart, SettlePart, DeployPart)
 CALLED = [name for kind in _PROTOCOLS for name, one in vars(kind).items() if name[0] != "_" and callable(one)]

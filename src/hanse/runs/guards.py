@@ -7,7 +7,6 @@ A wing names a :class:`Guard` for a setting as ``Wing(names={"guards": {setting:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,10 +14,9 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
 from hanse.core.calling import States
-from hanse.core.entry import Transaction
-from hanse.core.part import Judge, Part, State, View
-from hanse.core.port import Federation, Request, Roster
-from hanse.core.table import Floats, Ints
+from hanse.core.part import Helper, Judge
+from hanse.core.port import Federation
+from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
 from hanse.runs.config import Experiment
@@ -28,53 +26,6 @@ if TYPE_CHECKING:
 
 BY_WINGS = ("federation.private", "federation.secure")  # settings of the core's sections that wings read
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ProofReplies:
-    """The outcome of one question to members that prove something.
-
-    Attributes:
-        transactions: the bonds that move.
-        refused: (client, reason).
-        state: the next state.
-        roster: the clients as they count from now on. None: as before.
-        found: values for parts that decide later.
-    """
-
-    transactions: Sequence[Transaction]
-    refused: Sequence[tuple[int, str]]
-    state: State
-    roster: Roster | None = None
-    found: tuple[Any, ...] = ()
-
-
-ProofStep = tuple[Callable[[View, State], tuple[list[Request], State]], Callable[[View, State], ProofReplies]]
-
-
-class Proof(Part, Protocol):
-    """A helper part that lets members prove something."""
-
-    @property
-    def steps(self) -> Sequence[ProofStep]:
-        """The questions of a round, each with the method that hears the answers."""
-
-
-class SizeProof(Proof, Protocol):
-    """A helper part that lets members prove their sizes."""
-
-    def proved(self, state: State) -> Floats:
-        """Return the sizes that are proved, ``[N]``. All others are 0."""
-
-    def released(self, state: State) -> ProofReplies:
-        """Return the bonds that are still in escrow after the last round."""
-
-
-class Clipping(Part, Protocol):
-    """A helper part that changes what training tasks say."""
-
-    def sent(self, requests: Sequence[Request], state: State) -> list[Request]:
-        """Return training requests as they are sent."""
 
 
 class Accounts(Protocol):
@@ -107,11 +58,9 @@ class Guard:
         noise: the run's terms on noise (:class:`hanse.federation.wrapped.Believed`). None: it has none.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
-        sizes: a helper part that lets members prove their sizes. None: claims count.
-        training: a helper part that lets members prove that they trained. None: nobody is asked.
+        helpers: what runs alongside the mechanism's parts, by the key of its state (:class:`hanse.core.part.Helper`).
         agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
         answers: the kinds of questions that anybody answers, which a node then refuses to go beyond. None: any.
-        clipping: a helper part that changes what training tasks say. None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
@@ -119,9 +68,7 @@ class Guard:
     accounts: Accounts | None = None
     agreement: str = ""
     answers: Sequence[str] | None = None
-    clipping: Clipping | None = None
-    sizes: SizeProof | None = None
-    training: Proof | None = None
+    helpers: Mapping[str, Helper] = {}
 
     def __init__(self, experiment: Experiment, remote: bool = False) -> None:
         self.experiment, self.remote = experiment, remote
