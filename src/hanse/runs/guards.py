@@ -14,7 +14,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
 from hanse.core.calling import States
-from hanse.core.part import Helper, Judge
+from hanse.core.part import Helper, Judge, Most
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
@@ -116,6 +116,12 @@ class Guard:
         """
         return 0, states
 
+    def questions(self) -> Sequence[tuple[str, Most]]:
+        """Return the most that its helpers ask one client in a round, by kind of question, as
+        :meth:`hanse.core.part.Part.questions` does for parts.
+        """
+        return ()
+
     def resumed(self, kept: Mapping[int, Any] | None, round: int, sizes: Ints) -> Sequence[str]:
         """Go on from the accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""
         return ()
@@ -168,6 +174,6 @@ def completed(experiment: Experiment) -> Experiment:
 
 def restored(kept: Mapping[str, Any]) -> dict[int, Any]:
     """Return the accounts in a checkpoint by client. Raises UserError if there is no wing for them."""
-    if "private" not in ACCOUNTS:
-        raise UserError(f"this checkpoint has privacy accounts: needs a wing{absent()}")
-    return {int(client): ACCOUNTS["private"](one) for client, one in kept.items()}
+    if (account := only(ACCOUNTS.values())) is None:
+        raise UserError(f"this checkpoint has accounts of clients: needs a wing{absent()}")
+    return {int(client): account(one) for client, one in kept.items()}

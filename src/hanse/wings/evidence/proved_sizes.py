@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from hanse.base.errors import UserError
 from hanse.core.calling import States
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow, in_tokens
 from hanse.core.entry import client as account_of
-from hanse.core.part import Context, Helper, Now, Pause, State
+from hanse.core.part import Context, Helper, Most, Now, Pause, State
 from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints, Updates
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
@@ -250,6 +250,10 @@ class SizesGuard(Guard):
         bond, auditors, spares = round(said.bond * TOKEN), frozenset(said.auditors), clients.leaving.bond == "returned"
         proof = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=self.remote)
         self.helpers = {"sizes": proof}
+
+    def questions(self) -> Sequence[tuple[str, Most]]:
+        """Return that a member commits once in a round and is audited once, at most."""
+        return ("CommitSize", Most()), ("AuditSize", Most())
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""

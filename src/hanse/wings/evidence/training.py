@@ -42,7 +42,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import SomeShare, call
 from hanse.base.files import table
 from hanse.core.declared import Count, Declared, Digest, Figure, UnsoundError
-from hanse.core.part import Context, Helper, Now, PostedRound, State, Unproved, View
+from hanse.core.part import Context, Helper, Most, Now, PostedRound, State, Unproved, View
 from hanse.core.port import Answered, Ask, Request
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Check
@@ -357,6 +357,11 @@ class TrainingGuard(Guard):
             raise UserError("evidence.training: needs sizes.proved = true: it draws of what members committed to")
         options = self.experiment.of_wing("evidence").training or {}
         self.helpers = {"training": call(ProofOfTraining, options, "evidence.training")}
+
+    def questions(self) -> Sequence[tuple[str, Most]]:
+        """Return that a member is asked for a seal, its number, and how its own updates do on its samples."""
+        seats = self.experiment.mechanism.built.train.seats_each()
+        return ("Ask", Most(2)), ("Ask", Most(1, 2 * seats))
 
 
 def checks(rounds: Iterable[PostedRound], config: Mapping[str, Any]) -> Iterator[Check]:

@@ -17,7 +17,7 @@ from hanse.base.factories import call
 from hanse.core.port import Ask, Federation, Mask, OnModels, Reply, Request, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.codec import WireError
-from hanse.federation.node import ACCOUNT, Assignment, Node
+from hanse.federation.node import ACCOUNT, MEMBERS, PRIVATE, Assignment, Node
 from hanse.learning.job import LOOP, Problem
 from hanse.ledger.witness import Witness
 from hanse.wings.private.account import AccountFile
@@ -46,6 +46,8 @@ class PrivateNodeGuard:
     Raises:
         UserError: the run and the account do not fit together, or ``members.txt`` cannot be read.
     """
+
+    heeds = frozenset({ACCOUNT, MEMBERS, PRIVATE})
 
     def __init__(
         self, job: Assignment, folder: Path, samples: int, trusted: Trusted | None, private: Privacy | None
