@@ -22,7 +22,7 @@ from watching import After
 import hanse
 from hanse.core.entry import TOKEN, units_of
 from hanse.core.entry import client as account
-from hanse.core.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
+from hanse.core.port import Answered, Call, Federation, Reply, Roster, Scored, Trained
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import fit
 from hanse.games.market import prices
@@ -168,10 +168,8 @@ class Hostile(Federation):
     def present(self, round: int) -> Roster:
         return self.federation.present(round)
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any
-    ) -> Sequence[Reply]:
-        return [self.change(reply) for reply in self.federation.exchange(round, requests, deadline_s, closing)]
+    def exchange(self, call: Call) -> Sequence[Reply]:
+        return [self.change(reply) for reply in self.federation.exchange(call)]
 
 
 @cache

@@ -18,7 +18,7 @@ import hanse
 from hanse.base.errors import InPlaceError, PartError, PartWarning, RunFailedError, UserError
 from hanse.base.lock import Hold
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
-from hanse.core.port import Roster
+from hanse.core.port import Call, Roster
 from hanse.core.table import Add, Replace
 from hanse.data import build as build_data
 from hanse.learning.models import build_problem
@@ -245,11 +245,11 @@ class Network:
     def present(self, round: int) -> Roster:
         return self.inner.present(round)
 
-    def exchange(self, round: int, requests: Any, deadline_s: Any, closing: Any) -> Any:
-        self.asked.append(round)
-        if round in self.lost:
+    def exchange(self, call: Call) -> Any:
+        self.asked.append(call.round)
+        if call.round in self.lost:
             raise ConnectionError("the network is down")
-        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(round, requests, None, None)]
+        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(call)]
 
 
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:

@@ -12,7 +12,7 @@ import hanse
 from hanse.base.errors import PartError
 from hanse.core import part
 from hanse.core.entry import MINT, Transaction, grant
-from hanse.core.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
+from hanse.core.port import Call, ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local
@@ -41,9 +41,9 @@ class Scripted:
     def present(self, round: int) -> Roster:
         return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in self.present_ids)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
-        self.asked.append(list(requests))
-        return [r for request in requests for r in self.script(self.answer(request))]
+    def exchange(self, call: Call) -> list[Reply]:
+        self.asked.append(list(call.requests))
+        return [r for request in call.requests for r in self.script(self.answer(request))]
 
     def answer(self, request: Request) -> Reply:
         results: list[Any] = []

@@ -33,7 +33,7 @@ from hanse.base.imports import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Int64, Name
-from hanse.core.port import Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
+from hanse.core.port import Call, Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
@@ -494,7 +494,7 @@ class Node:
                 return pack(instead)
         self._move_rows(round, request)
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
-        replies = self.federation.exchange(round, [request], None, None)
+        replies = self.federation.exchange(Call(round, [request]))
         if not replies:
             # on a network silence is said, since the server would wait for the message
             return pack(Reply(self.job.client, refused="silent"))

@@ -19,7 +19,7 @@ from pydantic import Field
 from hanse.base.factories import call
 from hanse.base.imports import named
 from hanse.base.pytorch import torch
-from hanse.core.port import Closing, Federation, Reply, Request, Result, Roster, Train, Trained
+from hanse.core.port import Call, Federation, Reply, Request, Result, Roster, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 
@@ -40,27 +40,20 @@ class Wrapped:
         """Return the clients that are present."""
         return self.inner.present(round)
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Send the requests, and return the replies, both as this federation changes them."""
-        replies = self.inner.exchange(round, self.asked(requests), deadline_s, closing)
-        return self.heard(round, {request.client: request for request in requests}, replies, deadline_s)
+        return self.heard(call, self.inner.exchange(replace(call, requests=self.asked(call.requests))))
 
     def asked(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Return the requests as they are sent."""
         return requests
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies as the server gets them.
 
         Args:
-            round: the round.
-            asked: the requests by client.
+            call: what was asked, before this federation changed it.
             replies: what came. It is not checked yet, and may be of clients that were not asked.
-            deadline_s: the number of seconds after which a reply is too late. None: it is never too late.
         """
         return replies
 
@@ -127,10 +120,9 @@ class Bounded(Wrapped):
     bound: Any
     width: int
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies. Those over the bound are replaced by the reason."""
+        asked = call.by_client
         sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r) is None]
         norms = {r.client: self._norms(asked[r.client], r) for r in sound}
         over = self.bound.refusals({client: mine for client, mine in norms.items() if mine})
@@ -182,11 +174,10 @@ class Believed(Wrapped):
     half: bool = False
     weighed: bool = False
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies. An update that is too long for the noise that it declares is refused."""
-        return [self._believed(round, asked[r.client], r) if r.client in asked else r for r in replies]
+        asked = call.by_client
+        return [self._believed(call.round, asked[r.client], r) if r.client in asked else r for r in replies]
 
     def _believed(self, round: int, request: Request, reply: Reply) -> Reply:
         """Return one reply as it is believed."""

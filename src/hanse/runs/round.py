@@ -32,7 +32,7 @@ from hanse.core.calling import States, called, check_figures, check_rows, checke
 from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
 from hanse.core.part import Choice, Deployment, Questions, Settlement, Stage, State, Unproved, Values, View
-from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
+from hanse.core.port import Call, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
 from hanse.federation.check import heard
@@ -108,7 +108,7 @@ class Exchange(Federation):
         """
         if not questions:
             return view
-        replies = self.exchange(self.round, questions, self.deadline_s, None)
+        replies = self.exchange(Call(self.round, questions, self.deadline_s))
         sound, refused = heard(self.round, questions, replies, view.roster)
         return _knowing(view, sound, refused)
 
@@ -130,7 +130,7 @@ class Exchange(Federation):
         seats, landed = view.seats, Landed({}, (), (), before)
         assert seats is not None
         if requests or before.flights:
-            came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
+            came = self.exchange(Call(self.round, requests, self.deadline_s, waiting.closing(self.round)))
             if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
                 landed = Training(view, requests, before, waiting, self.deadline_s).land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
@@ -142,20 +142,19 @@ class Exchange(Federation):
         fresh = updates_of(seats.take(np.array(at, np.int64)), [found[s] for s in at], view.table.rows)
         return replace(view, updates=joined(fresh, landed.late, view.round, view.table)), landed.underway
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Return the replies, and note what was asked and answered."""
-        self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
+        self.sat += [(r.client, task.row) for r in call.requests for task in r.tasks if isinstance(task, Train)]
         if self.told is not None:
-            requests = [replace(request, accepted=self.told.get(request.client, ())) for request in requests]
+            told = [replace(request, accepted=self.told.get(request.client, ())) for request in call.requests]
+            call = replace(call, requests=told)
         self.lost = True  # unless it answers
-        replies = self.federation.exchange(round, requests, deadline_s, closing)
+        replies = self.federation.exchange(call)
         self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
         if self.answers is not None:
-            self.answers.exchanged(requests, replies)
+            self.answers.exchanged(call.requests, replies)
         return replies
 
 
