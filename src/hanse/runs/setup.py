@@ -220,25 +220,12 @@ def build(
     if lines:
         raise UserError(*lines)
 
-    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
-    on_ray = federated.engine == "ray" and not remote
-    if on_ray:
-        choice = replace(choice, threads=1, workers=1, graphs=False)
-    tried_on, precision = refusals.few_samples(data), experiment.engine.precision
-    choice, problem, engine, differs = settle(choice, problem, row, tried_on, device, precision)
-    experiment = _with_engine(experiment, choice, device)
+    experiment, problem, engine, why = _engine(experiment, data, problem, row, device, loop, remote)
     for guard in guards.values():
         experiment = guard.written(experiment)
-    if on_ray:
-        from hanse.learning.ray_engine import RayEngine  # here: few runs need it
-
-        engine = RayEngine(engine, problem, choice, device, precision, loop)
-    elif loop is not None and isinstance(engine, SequentialEngine):
-        engine = LoopEngine(engine, loop)
     said = [
         *asked.mechanism.notes,
-        *choice.why,
-        *differs,
+        *why,
         *warnings,
         *refusals.idle(asked, around),
         *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
@@ -393,6 +380,41 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return behaviour
 
 
+def _engine(
+    experiment: Experiment,
+    data: FederatedData,
+    problem: Problem,
+    row: Tensor,
+    device: torch.device,
+    loop: Loop | None,
+    remote: bool,
+) -> tuple[Experiment, Problem, Engine, list[str]]:
+    """Return the experiment with the engine that was chosen, which a resumed run takes again; the problem as it is
+    played; the engine; and lines that say why.
+    """
+    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
+    on_ray = experiment.federation.engine == "ray" and not remote
+    if on_ray:
+        choice = replace(choice, threads=1, workers=1, graphs=False)
+    tried_on, precision = refusals.few_samples(data), experiment.engine.precision
+    choice, problem, engine, differs = settle(choice, problem, row, tried_on, device, precision)
+    if on_ray:
+        from hanse.learning.ray_engine import RayEngine  # here: few runs need it
+
+        engine = RayEngine(engine, problem, choice, device, precision, loop)
+    elif loop is not None and isinstance(engine, SequentialEngine):
+        engine = LoopEngine(engine, loop)
+    chosen = {
+        "train": choice.engine,
+        "threads": choice.threads,
+        "workers": choice.workers,
+        "device": str(device),
+        "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
+    }
+    section = experiment.engine.model_copy(update=chosen)
+    return experiment.model_copy(update={"engine": section}), problem, engine, [*choice.why, *differs]
+
+
 def _choose(
     experiment: Experiment, data: FederatedData, problem: Problem, row: Tensor, device: torch.device, loop: Loop | None
 ) -> EngineChoice:
@@ -417,18 +439,6 @@ def _choose(
         own_loop=loop is not None,
         graphs=section.graphs,
     )
-
-
-def _with_engine(experiment: Experiment, choice: EngineChoice, device: torch.device) -> Experiment:
-    """Return the experiment with the engine that was chosen, which a resumed run takes again."""
-    chosen = {
-        "train": choice.engine,
-        "threads": choice.threads,
-        "workers": choice.workers,
-        "device": str(device),
-        "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
-    }
-    return experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
 
 
 def _guarded(
