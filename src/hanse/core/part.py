@@ -23,8 +23,7 @@ each part's state. With it you can call any method of a part in three lines:
 >>> len(choice.clients)
 4
 
-``view.judge`` (:class:`Judge`) scores models: :class:`hanse.runs.server_judge.ServerJudge` on the server's held-out
-samples, :class:`hanse.learning.by_function.FunctionJudge` by a function of the user's, which can answer less.
+``view.judge`` (:class:`Judge`) scores models.
 """
 
 from __future__ import annotations
@@ -68,39 +67,55 @@ class ModelScores:
 
 
 class Judge(Protocol):
-    """Scores models; see :class:`hanse.runs.server_judge.ServerJudge`, which documents each method."""
+    """Scores models on samples that are the server's own.
+
+    A judge need not have all of this: one by a function of the user's knows no gradients and no classes. What a part
+    calls, it must name among its :attr:`Part.needs`; other methods may raise RuntimeError.
+    """
 
     @property
     def validation(self) -> Sized | None:
-        """The server's validation set."""
+        """The server's validation set. None: there is none."""
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
-        """Return ``row [P]`` trained on the root set."""
+        """Return ``row [P]``, number ``number`` of the table, trained on the server's root set as clients train in this
+        round. No model is scored on the root set.
+        """
 
     def score(self, rows: Tensor) -> ModelScores:
-        """Score ``rows [C, P]``."""
+        """Return loss and accuracy ``[C]`` of ``rows [C, P]`` on the validation set."""
 
     def gradient(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradients ``[C, P]``."""
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
-        """Return one row's gradients without each block of samples, ``[B, P]``."""
+        """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set, for
+        jackknife standard errors. Entries of frozen parameters are zero.
+        """
 
     def block_gradients(self, row: Tensor) -> Tensor:
-        """Return a row's mean loss gradient on each block of samples, ``[B, P]``."""
+        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, with respect
+        to everything in a row, including frozen parameters and batch-norm statistics.
+        """
 
     @property
     def block_shares(self) -> Floats:
-        """The share of the samples that each block has, ``[B]``."""
+        """The share of the validation samples that each block has, ``[B]``."""
 
     def confusion(self, rows: Tensor) -> Tensor:
-        """Return confusion counts, ``[C, classes, classes]``."""
+        """Return the confusion counts of ``rows [C, P]`` on the validation set, ``[C, classes, classes]`` int64: the
+        true class, then the predicted one. Raises UserError: the targets are not classes.
+        """
 
     def class_losses(self, row: Tensor) -> Floats:
-        """Return a row's mean loss on each class, ``[G]``."""
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set. For regression, these are
+        tenths of the samples by target.
+        """
 
     def class_gradients(self, row: Tensor, most: int) -> Tensor:
-        """Return a row's mean loss gradient on each class, ``[G, P]``."""
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on each class of the validation set, of which at most
+        ``most`` samples are used; zero for buffers.
+        """
 
     def coalitions(
         self,
@@ -113,8 +128,20 @@ class Judge(Protocol):
         again: Callable[[Ints], Any] | None = None,
         game: Game = "average",
     ) -> Any:
-        """Return the game of coalitions of some updates, a :class:`hanse.learning.coalitions.UpdateGame` or one like it
-        (:class:`hanse.learning.by_function.FunctionCoalitions`).
+        """Return the utility of coalitions of updates, as the functions of :mod:`hanse.games` take it.
+
+        Args:
+            updates: ``[S, P]``, the players.
+            base: ``[P]``, the model of the empty coalition.
+            weights: ``[S]``, the weights of the updates, which need not sum to 1. A coalition's model is the average of
+                its members by these weights.
+            utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
+            affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
+            again: a rule that returns a coalition's row, given its members' positions, instead of an average.
+            game: "average", or "increment" (the base plus the members' weighted steps from it) instead of ``affine``.
+
+        Raises:
+            UserError: an unknown utility, or one that these samples do not have.
         """
 
 

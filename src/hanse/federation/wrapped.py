@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -147,6 +147,21 @@ SURELY = 25.0
 TOO_LONG = "its update is longer than its clip and the noise that it says allow"
 
 
+class NoiseTerms(Protocol):
+    """A run's terms on noise: how much an update has of it, and how long it may be."""
+
+    def of(self, client: int) -> NoiseTerms:
+        """Return the terms of one client."""
+
+    def level(self, samples: int, recipe: Recipe, lr: float, task: Train) -> float:
+        """Return the standard deviation of the noise at each number of an update of so many samples, by its task and
+        the round's learning rate.
+        """
+
+    def longest(self, samples: int, recipe: Recipe, lr: float, task: Train) -> float:
+        """Return how long such an update can be without its noise."""
+
+
 @dataclass(frozen=True)
 class Believed(Wrapped):
     """Updates as the server believes them: with at least the noise that the run demands, and not longer than it allows.
@@ -160,15 +175,14 @@ class Believed(Wrapped):
     What a client claims about its account is kept if such an account is possible. Other numbers are left out.
 
     Attributes:
-        rule: the run's terms, such as :class:`hanse.wings.private.privacy.Privacy`, of which ``of``, ``level`` and
-            ``longest`` are called. None: the run has none, and only participants' own accounts add noise.
+        rule: the run's terms. None: it has none, and only participants' own accounts add noise.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
         weighed: whether the weights of updates fall with their noise.
     """
 
-    rule: Any
+    rule: NoiseTerms | None
     recipe: Recipe
     size: int
     half: bool = False
@@ -193,7 +207,7 @@ class Believed(Wrapped):
             results.append(one)
         return replace(reply, results=tuple(results))
 
-    def _under(self, rule: Any, round: int, task: Train, result: Trained) -> Trained | None:
+    def _under(self, rule: NoiseTerms, round: int, task: Train, result: Trained) -> Trained | None:
         """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
         given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
         least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)

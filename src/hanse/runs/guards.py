@@ -18,6 +18,7 @@ from hanse.core.part import Helper, Judge, Most
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
+from hanse.federation.wrapped import NoiseTerms
 from hanse.learning.job import Problem
 from hanse.runs.config import Experiment
 
@@ -55,7 +56,7 @@ class Guard:
 
     Attributes:
         terms: the setting's options, checked, once :meth:`settle` has read them.
-        noise: the run's terms on noise (:class:`hanse.federation.wrapped.Believed`). None: it has none.
+        noise: the run's terms on noise. None: it has none.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
         helpers: what runs alongside the mechanism's parts, by the key of its state (:class:`hanse.core.part.Helper`).
@@ -64,7 +65,7 @@ class Guard:
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
-    noise: Any = None
+    noise: NoiseTerms | None = None
     accounts: Accounts | None = None
     agreement: str = ""
     answers: Sequence[str] | None = None
