@@ -23,6 +23,7 @@ from hanse.wings.private import masks
 from hanse.wings.private.masked_sums import MaskedSums
 from hanse.wings.private.masker import Masker, Trusted, digest
 from hanse.wings.private.secure_sums import Secured, SecureSums, in_words
+from tests.wings.private.test_secure_sums import Answers
 
 P, SEED = 6, 7
 START = torch.linspace(-1, 1, P)
@@ -96,12 +97,7 @@ def played(here: Nodes, clients: int, round: int = 0, group: int = 3, **more: An
 
 def plain(clients: int, without: set[int], round: int = 0, group: int = 3) -> dict[int, torch.Tensor]:
     """What the simulation gives."""
-
-    class Answers:
-        def exchange(self, call: Call) -> list[Reply]:
-            return [update(c, round) for c in range(clients) if c not in without]
-
-    inner: Any = Answers()
+    inner = Answers([update(c, round) for c in range(clients) if c not in without])
     return rows(list(Secured(inner, SecureSums(group), SEED).exchange(Call(round, asked(clients)))))
 
 
