@@ -8,7 +8,7 @@ import torch
 from experiments import digits
 
 import hanse
-from hanse.core.port import Request, Train, Trained
+from hanse.core.port import Call, Request, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.learning.job import SeatJob
@@ -43,7 +43,7 @@ def setup(*behaviours: Behaviour, train: str = "sequential") -> Session:
 def updates(here: Session, round: int = 0) -> dict[int, Trained]:
     """Every client's update by its id."""
     asked = [Request(c, (Train(c, 0, here.context.initial(0)),)) for c in range(4)]
-    found = [reply.results[0] for reply in here.federation.exchange(round, asked, None, None)]
+    found = [reply.results[0] for reply in here.federation.exchange(Call(round, asked))]
     return {u.seat: u for u in found if isinstance(u, Trained)}
 
 

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 import hanse
-from hanse.core.port import Confusion, Counted, Gradient, Nearest, Reply, Request, Score, Train
+from hanse.core.port import Call, Confusion, Counted, Gradient, Nearest, Reply, Request, Score, Train
 from hanse.core.recipe import Recipe
 from hanse.data import DataSpec
 from hanse.data import build as build_data
@@ -41,7 +41,7 @@ def here() -> Session:
 
 
 def ask(here: Session, client: int, *tasks: Any) -> Reply:
-    [reply] = here.federation.exchange(0, [Request(client, tasks)], None, None)
+    [reply] = here.federation.exchange(Call(0, [Request(client, tasks)]))
     return reply
 
 
@@ -84,7 +84,7 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Sessio
 
     def weigh(round: int, *tasks: Any, more: bool = False) -> tuple[int, int]:
         _ = more or federation.present(round)
-        [reply] = federation.exchange(round, [Request(1, tasks)], None, None)
+        [reply] = federation.exchange(Call(round, [Request(1, tasks)]))
         return reply.bytes_down, reply.bytes_up
 
     assert weigh(10, Train(0, 0, row, centre=row, mu=0.1)) == (size, size)
@@ -108,7 +108,7 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     assert smallest_batch(here.problem) == 2
     here.data.sizes[3] = 1
     requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]
-    first, second = here.federation.exchange(0, requests, None, None)
+    first, second = here.federation.exchange(Call(0, requests))
     assert first.refused is None
     assert second.refused == "has 1 sample to train on; 2 are needed"
 
@@ -122,7 +122,7 @@ MODELS = INITIAL + 0.3 * torch.randn(3, len(INITIAL), generator=torch.Generator(
 
 def counted(engine: Any, task: Nearest, client: int) -> Counted:
     federation = LocalFederation(DATA, PROBLEM, engine, Recipe(), seed=5)
-    [reply] = federation.exchange(0, [Request(client, (task,))], None, None)
+    [reply] = federation.exchange(Call(0, [Request(client, (task,))]))
     [result] = reply.results
     assert refusal(Request(client, (task,)), reply) is None
     assert reply.bytes_down == MODELS.numel() * 4

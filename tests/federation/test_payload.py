@@ -10,7 +10,7 @@ import torch
 from experiments import digits
 
 import hanse
-from hanse.core.port import Payload, Reply, Request, Train
+from hanse.core.port import Call, Payload, Reply, Request, Train
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import WireError, pack, unpack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
@@ -54,7 +54,7 @@ def here() -> Session:
 
 def ask(here: Session, payload: Payload | None) -> tuple[Request, Reply]:
     request = Request(1, (Train(0, 0, here.context.initial(0), payload=payload),))
-    [reply] = here.federation.exchange(0, [request], None, None)
+    [reply] = here.federation.exchange(Call(0, [request]))
     return request, reply
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from experiments import digits
 
-from hanse.core.port import Request, Test, Train
+from hanse.core.port import Call, Request, Test, Train
 from hanse.core.recipe import NEVER
 from hanse.data import build as build_data
 from hanse.federation.codec import pack, unpack
@@ -91,7 +91,7 @@ class Owner:
         return float(self.hears(round, Test("test", self.first, ROW), *accepted).loss)
 
     def loss_of(self, row: torch.Tensor) -> float:
-        [reply] = self.node.federation.exchange(0, [Request(MINE, (Test("test", row),))], None, None)
+        [reply] = self.node.federation.exchange(Call(0, [Request(MINE, (Test("test", row),))]))
         return float(reply.results[0].loss)
 
     @property

@@ -9,7 +9,7 @@ from experiments import digits
 from torch.nn import functional
 
 from hanse.base.streams import stream
-from hanse.core.port import Request, Score
+from hanse.core.port import Call, Request, Score
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, weighted_scores
 from hanse.learning.job import Problem
@@ -75,7 +75,7 @@ def here() -> Session:
 def test_the_federation_answers_as_each_client_alone_would(here: Session) -> None:
     table = torch.stack([here.context.initial(k) for k in range(3)])
     asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table, "test"))) for c in range(12)]
-    replies = here.federation.exchange(2, asked, None, None)
+    replies = here.federation.exchange(Call(2, asked))
     assert [r.client for r in replies] == list(range(12))
     for request, reply in zip(asked, replies, strict=True):
         for task, result in zip(request.tasks, reply.results, strict=True):

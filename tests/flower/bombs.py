@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from hostile import npy
 from inprocess import KEY, InProcessGrid
 
-from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.port import Call, Reply, Request, Train, Trained
 from hanse.federation.codec import hash_of, pack
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Member, Members
@@ -83,7 +83,7 @@ def main() -> None:
     request = Request(0, (Train(0, 0, torch.from_numpy(ROW)),))
 
     def answered() -> Reply:
-        [reply] = federation.exchange(0, [request], 10.0, None)
+        [reply] = federation.exchange(Call(0, [request], 10.0))
         return reply
 
     update = Trained(0, torch.from_numpy(ROW), 1.0, 0.5, 1)

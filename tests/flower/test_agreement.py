@@ -33,7 +33,7 @@ from test_letters import After, DiesError, dies, kept
 import hanse
 from hanse.base.files import AGREEMENTS, ASKED
 from hanse.core.declared import UnsoundError
-from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
+from hanse.core.port import Ask, Call, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.flower import node_log, server
@@ -196,14 +196,14 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
     terms = set[str]()
     honest = LocalFederation.exchange
 
-    def exchange(self: Any, round: int, requests: Any, *more: Any) -> Any:
-        for r in requests:
-            mine = seen.setdefault((round, r.client), {})
+    def exchange(self: Any, call: Call) -> Any:
+        for r in call.requests:
+            mine = seen.setdefault((call.round, r.client), {})
             for kind, (n, models) in counted(r.tasks).items():
                 before = mine.get(kind, (0, 0))
                 mine[kind] = before[0] + n, before[1] + models
             terms.update(added(r.tasks))
-        return honest(self, round, requests, *more)
+        return honest(self, call)
 
     monkeypatch.setattr(LocalFederation, "exchange", exchange)
     sections: dict[str, Any] = {"model": "logistic", "run": {"rounds": 2}, "engine": {"train": "sequential"}}
@@ -346,15 +346,15 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(
         (0, (Test("t", model, mixture=Mixture(model[None])),)),
     ]
     for number, (round, tasks) in enumerate(lies, 1):
-        [reply] = small.federation.exchange(round, [Request(2, tasks)], None, None)
+        [reply] = small.federation.exchange(Call(round, [Request(2, tasks)]))
         assert reply.refused is not None, tasks
         assert "beyond the agreement" in reply.refused
         assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == number
         assert caplog.text.count("a message was refused") == number  # its owner is told at once
-    [reply] = small.federation.exchange(0, [Request(2, (Train(0, 0, model),))], None, None)
+    [reply] = small.federation.exchange(Call(0, [Request(2, (Train(0, 0, model),))]))
     assert reply.refused is None
     assert not evidence(tmp_path / "nodes" / "node1", small.federation.key)
-    tests = [small.federation.exchange(1, [Request(2, (Test("t", model),))], None, None)[0] for _ in range(9)]
+    tests = [small.federation.exchange(Call(1, [Request(2, (Test("t", model),))]))[0] for _ in range(9)]
     assert [one.refused is None for one in tests] == [True] * (1 + agreed(small.experiment).replays) + [False] * 5
 
 
@@ -362,11 +362,11 @@ def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRe
     home = tmp_path / "nodes" / "node3"
     for file in (home / AGREEMENTS).glob("*.txt"):
         file.unlink()
-    [reply] = small.federation.exchange(0, [Request(3, (Ask("stay", {}),))], None, None)
+    [reply] = small.federation.exchange(Call(0, [Request(3, (Ask("stay", {}),))]))
     assert "has not agreed" in str(reply.refused)
     assert len(evidence(home, small.federation.key)) == 1
     small.federation.agreement = "\x1b[2J"
-    small.federation.exchange(0, [Request(3, (Ask("stay", {}),))], None, None)
+    small.federation.exchange(Call(0, [Request(3, (Ask("stay", {}),))]))
     assert len(NodeLog(home).verified()[0]) == 6
     result = invoke("network", "log", home, color=True)
     assert (result.exit_code, "\x1b" in result.output) == (0, False)
@@ -639,8 +639,8 @@ def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
 
 def test_a_log_says_what_was_asked_and_left_and_no_sample(small: NetworkRehearsal, tmp_path: Path) -> None:
     model = small.start.table.rows[0]
-    small.federation.exchange(0, [Request(1, (Train(0, 0, model),))], None, None)
-    small.federation.exchange(0, [Request(1, (Gradient("g", model[None]),))], None, None)
+    small.federation.exchange(Call(0, [Request(1, (Train(0, 0, model),))]))
+    small.federation.exchange(Call(0, [Request(1, (Gradient("g", model[None]),))]))
     home = tmp_path / "nodes" / "node1"
     lines, roots = NodeLog(home).verified()
     assert [line["event"] for line in lines] == ["asked", "answered"] * 3

@@ -17,7 +17,7 @@ from test_letters import After, DiesError, dies
 
 import hanse
 from hanse.base import toml
-from hanse.core.port import Request, Test
+from hanse.core.port import Call, Request, Test
 from hanse.flower.agreement import agree
 from hanse.flower.leave import sign_leave
 from hanse.flower.link import FlowerFederation
@@ -81,11 +81,11 @@ def test_a_charter_is_agreed_played_amended_by_a_quorum_and_left(
     # agreed and played; in round 1 the server asks all nodes for a test, which the amendment will allow
     honest, refused = FlowerFederation.exchange, list[Any]()
 
-    def greedy(self: FlowerFederation, round: int, requests: Any, *more: Any) -> Any:
-        if round == 1 and requests and not refused:
-            model = requests[0].tasks[0].start
-            refused.extend(honest(self, round, [Request(c, (Test("more", model),)) for c in range(5)], None, None))
-        return honest(self, round, requests, *more)
+    def greedy(self: FlowerFederation, call: Call) -> Any:
+        if call.round == 1 and call.requests and not refused:
+            model = call.requests[0].tasks[0].start
+            refused.extend(honest(self, Call(1, [Request(c, (Test("more", model),)) for c in range(5)])))
+        return honest(self, call)
 
     monkeypatch.setattr(FlowerFederation, "exchange", greedy)
     with pytest.raises(DiesError):

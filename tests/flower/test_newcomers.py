@@ -18,7 +18,7 @@ from test_flower_in_process import N, experiment, grid_of
 from test_letters import After
 
 import hanse
-from hanse.core.port import Ask, Request
+from hanse.core.port import Ask, Call, Request
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members, Orders, give
@@ -208,7 +208,7 @@ def test_nobody_waits_twice_for_a_silent_member_until_it_says_who_it_is_or_is_st
     requests = [Request(c, (Ask("stay", {}),)) for c in range(N)]
 
     def exchange() -> list[int]:
-        federation.exchange(0, requests, 0.01, None)
+        federation.exchange(Call(0, requests, 0.01))
         return federation.asked
 
     present = lambda: federation.present(0).ids.tolist()  # noqa: E731

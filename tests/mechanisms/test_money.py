@@ -22,9 +22,10 @@ from watching import After
 import hanse
 from hanse.core.entry import TOKEN, units_of
 from hanse.core.entry import client as account
-from hanse.core.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
+from hanse.core.port import Answered, Call, Reply, Scored, Trained
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import fit
+from hanse.federation.wrapped import Wrapped
 from hanse.games.market import prices
 from hanse.mechanisms import ipfl as settling
 from hanse.reports.audit import audit_run
@@ -158,20 +159,14 @@ def test_verify_of_a_run_that_was_killed_before_its_ledger_was_written(tmp_path:
 # ---- weights and accuracies
 
 
-@dataclass
-class Hostile(Federation):
-    """The clients of another federation, whose replies are changed before the server sees them."""
+@dataclass(frozen=True)
+class Hostile(Wrapped):
+    """Clients whose replies are changed before the server sees them."""
 
-    federation: Federation
     change: Any
 
-    def present(self, round: int) -> Roster:
-        return self.federation.present(round)
-
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any
-    ) -> Sequence[Reply]:
-        return [self.change(reply) for reply in self.federation.exchange(round, requests, deadline_s, closing)]
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
+        return [self.change(reply) for reply in replies]
 
 
 @cache

@@ -56,9 +56,9 @@ class Scripted:
     def present(self, round: int) -> port.Roster:
         return port.Roster(port.ClientInfo(c, f"c{c}", f"k{c}", int(SIZES[c])) for c in self.present_ids)
 
-    def exchange(self, round: int, requests: Sequence[port.Request], deadline_s: Any, closing: Any) -> list[port.Reply]:
-        self.asked.append(list(requests))
-        named = [r for r in requests if not any(getattr(t, "name", None) in self.silent for t in r.tasks)]
+    def exchange(self, call: port.Call) -> list[port.Reply]:
+        self.asked.append(list(call.requests))
+        named = [r for r in call.requests if not any(getattr(t, "name", None) in self.silent for t in r.tasks)]
         return [port.Reply(r.client, tuple(self.result(r.client, t) for t in r.tasks)) for r in named]
 
     def result(self, client: int, task: port.Task) -> Any:

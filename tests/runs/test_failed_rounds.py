@@ -18,9 +18,10 @@ import hanse
 from hanse.base.errors import InPlaceError, PartError, PartWarning, RunFailedError, UserError
 from hanse.base.lock import Hold
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
-from hanse.core.port import Roster
+from hanse.core.port import Call
 from hanse.core.table import Add, Replace
 from hanse.data import build as build_data
+from hanse.federation.wrapped import Wrapped
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.deploy import ServerModel
@@ -234,22 +235,18 @@ def experiment(rounds: Sequence[int], of: int = 4, dirty: bool = False, **run: A
     return small_experiment(failing, clients={"grant": 50.0}, run={"rounds": of, "seed": 3, **run})
 
 
-@dataclass
-class Network:
+@dataclass(frozen=True)
+class Network(Wrapped):
     """The clients of a run in this process, as if they were elsewhere; ``lost`` in some rounds."""
 
-    inner: Any
     lost: tuple[int, ...] = ()
     asked: list[int] = field(default_factory=list)
 
-    def present(self, round: int) -> Roster:
-        return self.inner.present(round)
-
-    def exchange(self, round: int, requests: Any, deadline_s: Any, closing: Any) -> Any:
-        self.asked.append(round)
-        if round in self.lost:
+    def exchange(self, call: Call) -> Any:
+        self.asked.append(call.round)
+        if call.round in self.lost:
             raise ConnectionError("the network is down")
-        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(round, requests, None, None)]
+        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(call)]
 
 
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:

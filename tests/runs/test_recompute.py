@@ -17,7 +17,7 @@ from watching import Watch
 
 import hanse
 from hanse.base import toml
-from hanse.core.port import Ask, Reply, Request, Trained
+from hanse.core.port import Ask, Call, Reply, Request, Trained
 from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
@@ -280,12 +280,12 @@ def test_answers_that_were_not_asked_for_are_named() -> None:
     kept = RoundAnswers([pack([]).header, pack(Reply(1, ())).header], [-1, 1], [([1], 1)], {})
     federation = ReplayedAnswers(kept)
     with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
-        federation.exchange(0, [Request(2, (Ask("bid"),))], None, None)
+        federation.exchange(Call(0, [Request(2, (Ask("bid"),))]))
     with pytest.raises(UnlikeError, match=r"clients \[1\] were asked, and should not be"):
         federation.used_up()
-    assert federation.exchange(0, [Request(1, (Ask("bid"),))], None, None) == [Reply(1, ())]
+    assert federation.exchange(Call(0, [Request(1, (Ask("bid"),))])) == [Reply(1, ())]
     with pytest.raises(UnlikeError, match="asked once more"):
-        federation.exchange(0, [Request(1, (Ask("bid"),))], None, None)
+        federation.exchange(Call(0, [Request(1, (Ask("bid"),))]))
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ import torch
 import hanse
 from hanse.base.errors import PartError
 from hanse.core import part
-from hanse.core.entry import MINT, Transaction
-from hanse.core.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
+from hanse.core.entry import MINT, Transaction, grant
+from hanse.core.port import Call, ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.guards import Guard
 from hanse.runs.round import finish, first_state, play_round
 from hanse.runs.setup import Session
 
@@ -40,9 +41,9 @@ class Scripted:
     def present(self, round: int) -> Roster:
         return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in self.present_ids)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
-        self.asked.append(list(requests))
-        return [r for request in requests for r in self.script(self.answer(request))]
+    def exchange(self, call: Call) -> list[Reply]:
+        self.asked.append(list(call.requests))
+        return [r for request in call.requests for r in self.script(self.answer(request))]
 
     def answer(self, request: Request) -> Reply:
         results: list[Any] = []
@@ -129,6 +130,38 @@ def test_too_few_replies_make_an_empty_round(least: int, kept: bool) -> None:
     assert len(played.view.refusals) == (2 if kept else 5)
     if not kept:
         assert dict(played.view.refusals)[0] == "the round had 3 sound updates, 4 are needed"
+
+
+class Beside(part.Helper):
+    """Notes who is there when it is called, takes client 0 for gone, turns client 1 away, and says what counts."""
+
+    def gone(self, view: part.View, state: part.State) -> Any:
+        return np.array([0])
+
+    def before(self, now: part.Now, state: part.State) -> part.State:
+        now.refuse([(1, "no")])
+        now.count(Roster(c for c in now.view.roster if c.id != 1))
+        now.post([grant(2, 5)])
+        return {"seen": f"{now.view.stage} {now.view.present}"}
+
+    def received(self, updates: Any, state: part.State) -> Any:
+        return replace(updates, num_samples=np.full(len(updates), 3.0))
+
+    def trained(self, now: part.Now, state: part.State) -> part.State:
+        return {"seen": f"{state['seen']}, {now.view.stage} {now.view.trained.num_samples}"}
+
+    def ended(self, now: part.Now, state: part.State) -> part.State:
+        return {"seen": f"{state['seen']}, {now.view.stage}"}
+
+
+def test_a_guards_helper_is_called_at_its_points_of_a_round() -> None:
+    guard = Guard(hanse.Experiment(mechanism="fedavg"))
+    guard.helpers = {"beside": Beside()}
+    setup = replace(setup_of(fedavg(clients_per_round=N), Scripted()), guards={"a setting": guard})
+    played = play_round(setup, first_state(setup))
+    assert (played.view.refusals, played.view.book.balance("client/2")) == (((1, "no"),), 5)
+    told = finish(setup, played.state).state.states["beside"]["seen"]
+    assert told == "open [2 3 4], close [3. 3. 3.], end"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from watching import untimed
 import hanse
 from hanse.base.lock import Hold
 from hanse.core.part import Deployment, OwnMix
-from hanse.core.port import Mixture, Reply, Request, Test, Tested
+from hanse.core.port import Call, Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
@@ -48,7 +48,7 @@ def rows_of(here: Session, count: int = 3) -> torch.Tensor:
 
 def ask(here: Session, *tasks: Test) -> list[Tested]:
     """Return the results of one task for each of the first clients."""
-    replies = here.federation.exchange(0, [Request(c, (task,)) for c, task in enumerate(tasks)], None, None)
+    replies = here.federation.exchange(Call(0, [Request(c, (task,)) for c, task in enumerate(tasks)]))
     assert [r.client for r in replies] == list(range(len(tasks)))
     return [r.results[0] for r in replies]  # type: ignore[misc]
 
@@ -98,8 +98,8 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -
     rows = rows_of(here)
     tasks = [Request(c, (Test("t", rows[0]),)) for c in range(N)]
     for one, other in zip(
-        here.federation.exchange(1, tasks, None, None),
-        world(behaviour=away).federation.exchange(1, tasks, None, None),
+        here.federation.exchange(Call(1, tasks)),
+        world(behaviour=away).federation.exchange(Call(1, tasks)),
         strict=True,
     ):
         assert one == other
@@ -153,9 +153,9 @@ class Elsewhere:
     def present(self, round: int) -> Any:
         return self.inner.present(round)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
-        self.asked = list(requests)
-        return [Reply(r.client, (self._tested(self.losses[r.client]),)) for r in requests]
+    def exchange(self, call: Call) -> list[Reply]:
+        self.asked = list(call.requests)
+        return [Reply(r.client, (self._tested(self.losses[r.client]),)) for r in call.requests]
 
     def _tested(self, loss: float | None) -> Tested:
         return Tested("test", loss, None if loss is None else 0.5, 0 if loss is None else 10, **self.more)

@@ -23,8 +23,7 @@ each part's state. With it you can call any method of a part in three lines:
 >>> len(choice.clients)
 4
 
-``view.judge`` (:class:`Judge`) scores models: :class:`hanse.runs.server_judge.ServerJudge` on the server's held-out
-samples, :class:`hanse.learning.by_function.FunctionJudge` by a function of the user's, which can answer less.
+``view.judge`` (:class:`Judge`) scores models.
 """
 
 from __future__ import annotations
@@ -101,39 +100,55 @@ class CoalitionGame(Protocol):
 
 
 class Judge(Protocol):
-    """Scores models; see :class:`hanse.runs.server_judge.ServerJudge`, which documents each method."""
+    """Scores models on samples that are the server's own.
+
+    A judge need not have all of this: one by a function of the user's knows no gradients and no classes. What a part
+    calls, it must name among its :attr:`Part.needs`; other methods may raise RuntimeError.
+    """
 
     @property
     def validation(self) -> Sized | None:
-        """The server's validation set."""
+        """The server's validation set. None: there is none."""
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
-        """Return ``row [P]`` trained on the root set."""
+        """Return ``row [P]``, number ``number`` of the table, trained on the server's root set as clients train in this
+        round. No model is scored on the root set.
+        """
 
     def score(self, rows: Tensor) -> ModelScores:
-        """Score ``rows [C, P]``."""
+        """Return loss and accuracy ``[C]`` of ``rows [C, P]`` on the validation set."""
 
     def gradient(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradients ``[C, P]``."""
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
-        """Return one row's gradients without each block of samples, ``[B, P]``."""
+        """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set, for
+        jackknife standard errors. Entries of frozen parameters are zero.
+        """
 
     def block_gradients(self, row: Tensor) -> Tensor:
-        """Return a row's mean loss gradient on each block of samples, ``[B, P]``."""
+        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, with respect
+        to everything in a row, including frozen parameters and batch-norm statistics.
+        """
 
     @property
     def block_shares(self) -> Floats:
-        """The share of the samples that each block has, ``[B]``."""
+        """The share of the validation samples that each block has, ``[B]``."""
 
     def confusion(self, rows: Tensor) -> Tensor:
-        """Return confusion counts, ``[C, classes, classes]``."""
+        """Return the confusion counts of ``rows [C, P]`` on the validation set, ``[C, classes, classes]`` int64: the
+        true class, then the predicted one. Raises UserError: the targets are not classes.
+        """
 
     def class_losses(self, row: Tensor) -> Floats:
-        """Return a row's mean loss on each class, ``[G]``."""
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set. For regression, these are
+        tenths of the samples by target.
+        """
 
     def class_gradients(self, row: Tensor, most: int) -> Tensor:
-        """Return a row's mean loss gradient on each class, ``[G, P]``."""
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on each class of the validation set, of which at most
+        ``most`` samples are used; zero for buffers.
+        """
 
     def coalitions(
         self,
@@ -147,7 +162,22 @@ class Judge(Protocol):
         game: Game = "average",
         keep_outputs: bool = False,
     ) -> CoalitionGame:
-        """Return the game of coalitions of some updates."""
+        """Return the utility of coalitions of updates, as the functions of :mod:`hanse.games` take it.
+
+        Args:
+            updates: ``[S, P]``, the players.
+            base: ``[P]``, the model of the empty coalition.
+            weights: ``[S]``, the weights of the updates, which need not sum to 1. A coalition's model is the average of
+                its members by these weights.
+            utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
+            affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
+            again: a rule that returns a coalition's row, given its members' positions, instead of an average.
+            game: "average", or "increment" (the base plus the members' weighted steps from it) instead of ``affine``.
+            keep_outputs: whether the game keeps what single players' models put out, for its ``output_gram``.
+
+        Raises:
+            UserError: an unknown utility, or one that these samples do not have.
+        """
 
 
 FINISHED = "finished rows"  # given by a part whose ``weigh`` finishes rows that groups train
@@ -1096,6 +1126,61 @@ class DeployPart(Part, Protocol):
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return each client's row of the new table, and the next state."""
+
+
+class Now(Protocol):
+    """A round in progress, as helpers see it and move it on."""
+
+    @property
+    def view(self) -> View:
+        """The round so far."""
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        """Ask clients, at most one request each; the view then has their valid answers and the refusals."""
+
+    def post(self, transactions: Iterable[Transaction]) -> None:
+        """Post transactions. Raises LedgerError, with nothing posted."""
+
+    def refuse(self, refused: Iterable[tuple[int, str]]) -> None:
+        """Record why clients are refused, as ``(client, reason)``."""
+
+    def count(self, roster: Roster) -> None:
+        """Let the present clients count as this roster says from here on."""
+
+    def hand_on(self, found: Iterable[Any]) -> None:
+        """Let later parts find these values by their types (``view.get(Type)``)."""
+
+
+class Helper(Part):
+    """Runs alongside the parts of any mechanism, for what a setting asks of rounds: proofs, bonds, parts of grants.
+
+    It asks and learns as a part does, and decides nothing that a part decides. Each method below is called once a round
+    at the point that it names; override those that are needed. The others change nothing.
+    """
+
+    def gone(self, view: View, state: State) -> Ints:
+        """Return the clients that have left and are not counted as present, at "open" and at "end"."""
+        return np.zeros(0, np.int64)
+
+    def before(self, now: Now, state: State) -> State:
+        """Act before the parts ask anything, and return the next state."""
+        return state
+
+    def sent(self, requests: Sequence[Request], state: State) -> Sequence[Request]:
+        """Return training requests as they are sent."""
+        return requests
+
+    def received(self, updates: Updates, state: State) -> Updates:
+        """Return the valid updates as they count."""
+        return updates
+
+    def trained(self, now: Now, state: State) -> State:
+        """Act once the updates are in, before the parts ask about them, and return the next state."""
+        return state
+
+    def ended(self, now: Now, state: State) -> State:
+        """Act after the last settlement of the run, and return the next state."""
+        return state
 
 
 SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")

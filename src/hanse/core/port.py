@@ -652,6 +652,33 @@ class Reply:
     arrival: Arrival | None = None
 
 
+@dataclass(frozen=True)
+class Call:
+    """One exchange with clients: what is asked, and how long their replies are waited for.
+
+    Attributes:
+        round: the round that is played.
+        requests: at most one per client.
+        deadline_s: how many seconds to wait. None: no deadline.
+        closing: when the exchange may end earlier. None: when all have answered.
+
+    Examples:
+        >>> call = Call(0, [Request(1, (Ask("stay", {}),))])
+        >>> list(call.by_client), call.deadline_s
+        ([1], None)
+    """
+
+    round: int
+    requests: Sequence[Request]
+    deadline_s: float | None = None
+    closing: Closing | None = None
+
+    @property
+    def by_client(self) -> dict[int, Request]:
+        """The requests by client."""
+        return {request.client: request for request in self.requests}
+
+
 class Federation(Protocol):
     """The clients behind the port: in this process, or on Flower's network.
 
@@ -662,7 +689,7 @@ class Federation(Protocol):
         >>> federation = rehearse("fedavg").session.federation
         >>> federation.present(0).ids
         array([0, 1, 2, 3])
-        >>> [reply.client for reply in federation.exchange(0, [Request(1, (Ask("stay", {}),))], None, None)]
+        >>> [reply.client for reply in federation.exchange(Call(0, [Request(1, (Ask("stay", {}),))]))]
         [1]
     """
 
@@ -672,18 +699,10 @@ class Federation(Protocol):
         Clients that are still training are not among them.
         """
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Send the requests, and return the replies that came in time, in any order. Silence is not a reply.
 
-        Without ``closing``, the call waits for all clients until the deadline, and later replies are lost. With it, a
-        reply may arrive with a later exchange; until then the client is reported as open (see :class:`Arrival`). A
-        simulation returns all replies at once, with the time that each took.
-
-        Args:
-            round: the round that is played.
-            requests: at most one per client.
-            deadline_s: how many seconds to wait. None: no deadline.
-            closing: when the exchange may end earlier. None: when all have answered.
+        Without ``call.closing``, the call waits for all clients until the deadline, and later replies are lost. With
+        it, a reply may arrive with a later exchange; until then the client is reported as open (see :class:`Arrival`).
+        A simulation returns all replies at once, with the time that each took.
         """

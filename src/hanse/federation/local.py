@@ -97,18 +97,15 @@ class LocalFederation:
         away = {c.id for c in self._clients if not all(b.present(self._me(c.id), round) for b in movers)}
         return port.Roster(c for c in self._clients if c.id not in away) if away else self._clients
 
-    def exchange(
-        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
-    ) -> Sequence[port.Reply]:
+    def exchange(self, call: port.Call) -> Sequence[port.Reply]:
         """Answer the requests of all clients at once.
 
         All training is one engine call, all scores of the same models are another, and the other tasks follow client by
         client. Tests are the experimenter's measurements and are answered separately. No behaviour changes them, absent
-        clients answer too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and ``closing`` are not
-        used.
+        clients answer too, and no bytes are counted. Nobody is late here, so nobody waits.
         """
-        tests, answering = list[port.Request](), list[tuple[port.Request, Me]]()
-        for request in requests:
+        round, tests, answering = call.round, list[port.Request](), list[tuple[port.Request, Me]]()
+        for request in call.requests:
             if any(isinstance(task, port.Test) for task in request.tasks):
                 tests.append(request)
                 continue

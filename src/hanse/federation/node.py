@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from hanse.base.imports import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Int64, Name
-from hanse.core.port import Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
+from hanse.core.port import Call, Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
@@ -162,6 +162,7 @@ BEST = "own model"
 SECRET, SECRET_BYTES = "secret.key", 32
 # its privacy account, over all runs, and the members with whose updates its own may be summed: what a wing reads
 ACCOUNT, ACCOUNT_LOCK, MEMBERS = "privacy.json", "privacy.lock", "members.txt"
+PRIVATE = "federation.private"  # the setting that asks for an account
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 APPS = "flwr"  # the operators' apps, as Flower installs them
 # models by content hash that a node keeps: the last that it was sent
@@ -354,7 +355,12 @@ class NodeGuard(Protocol):
     """What a wing puts around a node: ``Wing(names={"node_guards": {name: path}})``.
 
     It is made for each message: ``make(job, folder, samples, trusted, private)``, the last two as for :class:`Node`.
+
+    Attributes:
+        heeds: what it sees to, of what a node must not pass over: settings, and files in the participant's folder.
     """
+
+    heeds: ClassVar[frozenset[str]]
 
     def trains(self, problem: Problem, recipe: Recipe, loop: Loop | None) -> Loop | None:
         """Return the participant's training loop; None: hanse's training is used. Raises UserError."""
@@ -375,9 +381,10 @@ NODE_GUARDS: Mapping[str, Any] = Names({}, "node_guards")
 
 def own_terms(private: Mapping[str, Any]) -> Any:
     """Return a participant's own privacy settings, as :class:`Node` takes them. Raises UserError."""
-    if "private" not in NODE_GUARDS:
-        raise UserError(f"client_app: private: needs a wing{absent()}")
-    return NODE_GUARDS["private"].checked(private)
+    for guard in NODE_GUARDS.values():
+        if PRIVATE in guard.heeds:
+            return guard.checked(private)
+    raise UserError(f"client_app: private: needs a wing{absent()}")
 
 
 class Node:
@@ -427,10 +434,10 @@ class Node:
         self.guards: list[NodeGuard] = [
             make(job, folder, len(data.train), trusted, private) for make in NODE_GUARDS.values()
         ]
-        kept = [name for name in (ACCOUNT, MEMBERS) if (folder / name).exists()]
-        asked = any(given is not None for given in (trusted, private, job.private))
-        if "private" not in NODE_GUARDS and (kept or asked):
-            raise UserError(f"{', '.join(kept) or 'federation.private'}: needs a wing{absent()}")
+        asked = {name for name in (ACCOUNT, MEMBERS) if (folder / name).exists()}
+        asked |= {PRIVATE} if any(given is not None for given in (trusted, private, job.private)) else set()
+        if unheeded := sorted(asked.difference(*(guard.heeds for guard in self.guards))):
+            raise UserError(f"{', '.join(unheeded)}: needs a wing{absent()}")
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
@@ -487,7 +494,7 @@ class Node:
                 return pack(instead)
         self._move_rows(round, request)
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
-        replies = self.federation.exchange(round, [request], None, None)
+        replies = self.federation.exchange(Call(round, [request]))
         if not replies:
             # on a network silence is said, since the server would wait for the message
             return pack(Reply(self.job.client, refused="silent"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -19,7 +19,7 @@ from pydantic import Field
 from hanse.base.factories import call
 from hanse.base.imports import named
 from hanse.base.pytorch import torch
-from hanse.core.port import Closing, Federation, Reply, Request, Result, Roster, Train, Trained
+from hanse.core.port import Call, Federation, Reply, Request, Result, Roster, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 
@@ -40,27 +40,20 @@ class Wrapped:
         """Return the clients that are present."""
         return self.inner.present(round)
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Send the requests, and return the replies, both as this federation changes them."""
-        replies = self.inner.exchange(round, self.asked(requests), deadline_s, closing)
-        return self.heard(round, {request.client: request for request in requests}, replies, deadline_s)
+        return self.heard(call, self.inner.exchange(replace(call, requests=self.asked(call.requests))))
 
     def asked(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Return the requests as they are sent."""
         return requests
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies as the server gets them.
 
         Args:
-            round: the round.
-            asked: the requests by client.
+            call: what was asked, before this federation changed it.
             replies: what came. It is not checked yet, and may be of clients that were not asked.
-            deadline_s: the number of seconds after which a reply is too late. None: it is never too late.
         """
         return replies
 
@@ -127,10 +120,9 @@ class Bounded(Wrapped):
     bound: Any
     width: int
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies. Those over the bound are replaced by the reason."""
+        asked = call.by_client
         sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r) is None]
         norms = {r.client: self._norms(asked[r.client], r) for r in sound}
         over = self.bound.refusals({client: mine for client, mine in norms.items() if mine})
@@ -155,6 +147,21 @@ SURELY = 25.0
 TOO_LONG = "its update is longer than its clip and the noise that it says allow"
 
 
+class NoiseTerms(Protocol):
+    """A run's terms on noise: how much an update has of it, and how long it may be."""
+
+    def of(self, client: int) -> NoiseTerms:
+        """Return the terms of one client."""
+
+    def level(self, samples: int, recipe: Recipe, lr: float, task: Train) -> float:
+        """Return the standard deviation of the noise at each number of an update of so many samples, by its task and
+        the round's learning rate.
+        """
+
+    def longest(self, samples: int, recipe: Recipe, lr: float, task: Train) -> float:
+        """Return how long such an update can be without its noise."""
+
+
 @dataclass(frozen=True)
 class Believed(Wrapped):
     """Updates as the server believes them: with at least the noise that the run demands, and not longer than it allows.
@@ -168,25 +175,23 @@ class Believed(Wrapped):
     What a client claims about its account is kept if such an account is possible. Other numbers are left out.
 
     Attributes:
-        rule: the run's terms, such as :class:`hanse.wings.private.privacy.Privacy`, of which ``of``, ``level`` and
-            ``longest`` are called. None: the run has none, and only participants' own accounts add noise.
+        rule: the run's terms. None: it has none, and only participants' own accounts add noise.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
         weighed: whether the weights of updates fall with their noise.
     """
 
-    rule: Any
+    rule: NoiseTerms | None
     recipe: Recipe
     size: int
     half: bool = False
     weighed: bool = False
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies. An update that is too long for the noise that it declares is refused."""
-        return [self._believed(round, asked[r.client], r) if r.client in asked else r for r in replies]
+        asked = call.by_client
+        return [self._believed(call.round, asked[r.client], r) if r.client in asked else r for r in replies]
 
     def _believed(self, round: int, request: Request, reply: Reply) -> Reply:
         """Return one reply as it is believed."""
@@ -202,7 +207,7 @@ class Believed(Wrapped):
             results.append(one)
         return replace(reply, results=tuple(results))
 
-    def _under(self, rule: Any, round: int, task: Train, result: Trained) -> Trained | None:
+    def _under(self, rule: NoiseTerms, round: int, task: Train, result: Trained) -> Trained | None:
         """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
         given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
         least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)

@@ -50,8 +50,9 @@ from hanse.flower.members import Word
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import DASH, cosign, cosigned_at, fingerprint, is_signed, load_key, public_of, sign
 from hanse.ledger.witness import KEY, Witness, name_of
+from hanse.mechanisms.feedback import Feedback
 from hanse.runs.config import Experiment
-from hanse.runs.guards import asked, completed, guards_of
+from hanse.runs.guards import completed, guards_of
 from hanse.runs.recomputable import code_hash
 from hanse.runs.refusals import changed
 
@@ -485,6 +486,7 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
     blocks = train.blocks(Context.tiny(clients, settings.rounds))
     rows, seats = sum(int(block.count) for block in blocks if not block.per_client), train.seats_each()
     most: dict[str, Most] = {"Train": Most(seats, seats)} if experiment.federation.secure is None else {"Mask": MASKING}
+    guards, asked = guards_of(experiment).values(), list[tuple[str, Most]]()
     for key, part in mechanism.parts().items():
         said = part.questions(clients, rows)
         if not said and type(part).asks is not Part.asks and not getattr(part, "of", None):
@@ -492,18 +494,13 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
                 f"mechanism.{key}: {type(part).__name__} asks participants questions: its method 'questions' must say "
                 "how many, since they agree to that (docs/reference/calls.md)"
             )
-        for name, one in said.items():
-            times = seats if {"weigh", "value"} & set(mechanism.standing(part)) else 1
-            kind = _on(name, one.share, one.samples) if one.models else name
-            before = most.get(kind, Most(0, 0))
-            most[kind] = Most(before.questions + times * one.questions, before.models + times * one.models)
-    guards = asked(experiment)
-    training = "evidence.training" in guards  # a seal, a number, and how the member's own updates do
-    for kind, more, models in (("Ask", experiment.clients.told + 2 * training, 0), (_on("Ask", "train"), training, 2)):
+        times = seats if {"weigh", "value"} & set(mechanism.standing(part)) else 1
+        asked += [(kind, Most(times * n.questions, times * n.models, n.share, n.samples)) for kind, n in said.items()]
+    asked += Feedback().questions(clients, rows).items() if experiment.clients.told else ()
+    for kind, one in [*asked, *(more for guard in guards for more in guard.questions())]:
+        kind = _on(kind, one.share, one.samples) if one.models else kind
         before = most.get(kind, Most(0, 0))
-        most |= {kind: Most(before.questions + more, before.models + models * seats)} if more else {}
-    if "sizes.proved" in guards:
-        most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
+        most[kind] = Most(before.questions + one.questions, before.models + one.models)
     # each replay begins at a checkpoint, and plays once more what the rounds since then had asked
     again = replays * (settings.checkpoint_every + 2)
     limits = {
@@ -513,7 +510,7 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
         every = experiment.eval.every
         tests = -(-settings.rounds // every) + replays * (1 + settings.checkpoint_every // every)
         limits["Test"] = QuestionLimit(1, 2, tests)
-    listed = [guard.answers for guard in guards_of(experiment).values() if guard.answers is not None]
+    listed = [guard.answers for guard in guards if guard.answers is not None]
     asks = {kind: kind.split()[0].replace("Mixture", "Test") for kind in limits}  # a mixture is a part of a test
     return {kind: limit for kind, limit in limits.items() if all(asks[kind] in kinds for kinds in listed)}
 

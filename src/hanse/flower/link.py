@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
-from hanse.core.port import Arrival, Closing, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Arrival, Call, Closing, Reply, Request, Roster, Train, Trained
 from hanse.federation.check import HEADER, one_line, refusal, room
 from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.node import KEPT
@@ -267,29 +267,26 @@ class FlowerFederation:
 
     # ---- the exchange
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Send each request to its client's node and return the replies that came in time.
 
         A node that has lost models that it should still have is sent its request a second time, now with all models.
 
         Args:
-            round: the round's number.
-            requests: one for each client. A client whose node is not online, or silent, is left out.
-            deadline_s: the most seconds to wait. None: ``self.deadline_s``.
-            closing: None if the round waits for everybody. Otherwise the exchange ends as soon as ``closing.enough``
-                sound replies are in, including those to rounds from ``closing.since`` on. Clients that are still
-                training get a reply whose ``arrival`` is open. A later exchange returns their answers.
+            call: what is asked. A client whose node is not online, or silent, is left out. Without a deadline of its
+                own, ``self.deadline_s`` holds. Without ``closing`` it waits for everybody. Otherwise the exchange ends
+                as soon as ``closing.enough`` sound replies are in, including those to rounds from ``closing.since`` on.
+                Clients that are still training get a reply whose ``arrival`` is open. A later exchange returns their
+                answers.
 
         Returns:
             The replies, sound or refused, in order of arrival. A client that did not answer in time has none.
         """
-        seconds = deadline_s or self.deadline_s
+        seconds = call.deadline_s or self.deadline_s
         here = self._nodes.keys() - self.silent.keys()
-        due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in here]
+        due = [Open(call.round, r.client, pack(r, half=self.half), r) for r in call.requests if r.client in here]
         self.asked = sorted(one.client for one in due)
-        return self._collect(self._ask(due, seconds, closing), seconds, closing)
+        return self._collect(self._ask(due, seconds, call.closing), seconds, call.closing)
 
     def deliver(self) -> None:
         """Send the remaining receipts to the clients that are online, and wait for at most a minute.

@@ -41,25 +41,31 @@ class _Books(TypedDict):
     count: Units
 
 
-# in functional form, because the key is no identifier; the lengths are bytes
-_Lengths = TypedDict("_Lengths", {"metrics.jsonl": Units})
+Row = tuple[Units, str, str, str, Sequence[tuple[str, int]]]  # of "pending": round, step, kind, memo, postings
 
 
 class _Notes(TypedDict):
-    """The parts of a checkpoint's metadata that are read here.
-
-    A pending transaction is (round, step, kind, memo, postings).
-    """
+    """The parts of a checkpoint's metadata that are read here. Lengths are bytes by file."""
 
     round: Units
     book: _Books
-    lengths: _Lengths
-    pending: list[tuple[Units, str, str, str, list[tuple[str, int]]]]
+    lengths: dict[str, Units]
+    pending: list[Row]
     finished: NotRequired[bool]
     settings: NotRequired[str]
 
 
 _NOTES = Declared[_Notes](_Notes)
+
+
+def rows_of(pending: Iterable[tuple[int, Transaction]]) -> list[Row]:
+    """Return the rows in which a checkpoint has pending transactions, each with its round."""
+    return [(r, t.step, t.kind, t.memo, t.postings) for r, t in pending]
+
+
+def pending_in(rows: Iterable[Row]) -> tuple[tuple[int, Transaction], ...]:
+    """Return the transactions in rows of :func:`rows_of`, each with its round."""
+    return tuple((r, Transaction(s, k, tuple((name, units) for name, units in moved), m)) for r, s, k, m, moved in rows)
 
 
 @dataclass(frozen=True)
@@ -179,14 +185,14 @@ def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
                 if length > NOTES:
                     continue
                 notes = _NOTES.read(json.loads(file.read(length))["__metadata__"]["notes"])
-            head = root_of([bytes.fromhex(peak) for peak in notes["book"]["peaks"]]).hex()
+            book, lines = notes["book"], notes["lengths"][METRICS]
+            head = root_of([bytes.fromhex(peak) for peak in book["peaks"]]).hex()
         except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
             continue
-        book = notes["book"]
-        pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
-        lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
-        played = notes.get("settings", "")
-        return BooksAtCheckpoint(notes["round"], book["count"], head, pending, lines, finished, played)
+        pending, finished = pending_in(notes["pending"]), notes.get("finished", False)
+        return BooksAtCheckpoint(
+            notes["round"], book["count"], head, pending, lines, finished, notes.get("settings", "")
+        )
     return None
 
 

@@ -1,6 +1,6 @@
 """Clients are told what their updates were worth, and may leave because of it (GreedyFed sec. VI leaves this open).
 
-:class:`Feedback` is a part that runs alongside those of any mechanism with values. A market that tells its clients more
+:class:`Feedback` is a helper of any mechanism with values. A market that tells its clients more
 (:mod:`hanse.mechanisms.ipfl`) uses the functions below for the same purpose. :func:`no_news` makes the state and
 :func:`news` the questions; :func:`gone` and :func:`with_worth` keep the state up to date.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.core.part import Context, Most, Part, State, View
+from hanse.core.part import Context, Helper, Most, State, View
 from hanse.core.port import Ask, Request
 from hanse.core.table import Floats, Ints
 
@@ -82,7 +82,7 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Feedback(Part):
+class Feedback(Helper):
     """Before each round, tells each client valued in the last round what it was worth, and asks whether it stays.
 
     A client that answers ``stay = False`` is gone for good. A client that leaves is no longer present, so it causes no
@@ -107,6 +107,10 @@ class Feedback(Part):
             state: as :meth:`init` makes it.
         """
         return news(view, state) if view.stage == "open" else ()
+
+    def gone(self, view: View, state: State) -> Ints:
+        """Return who has left, including those that have just announced it."""
+        return np.flatnonzero(gone(view, state))
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember who has left and what this round's updates were worth.

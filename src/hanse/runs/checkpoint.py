@@ -28,6 +28,7 @@ from hanse.core.calling import States
 from hanse.core.entry import Transaction
 from hanse.core.recipe import History
 from hanse.core.table import Block, Floats, Ints, Seats, Table, Updates
+from hanse.ledger.run_ledger import BooksAtCheckpoint, pending_in, rows_of
 from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.guards import restored
 from hanse.runs.written import Reader, Writer
@@ -115,6 +116,11 @@ class Snapshot:
     pending: tuple[tuple[int, Transaction], ...] = ()
     settings: str = ""
 
+    @property
+    def books(self) -> BooksAtCheckpoint:
+        """What it says about the books."""
+        return BooksAtCheckpoint(self.state.round, self.state.book.count, self.state.book.head, self.pending)
+
 
 def own_copy(state: LoopState) -> LoopState:
     """Return a copy of a state. Parts cannot change it by writing into arrays of theirs.
@@ -164,7 +170,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
             "peaks": [peak.hex() for peak in book.peaks],
             **{name: getattr(book, name) for name in ("count", "floor", "round", "balances")},
         },
-        "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
+        "pending": rows_of(snapshot.pending),
         "settings": snapshot.settings,
         "state": writer.write({f.name: getattr(state, f.name) for f in fields(state) if f.name not in NOTED}),
     }
@@ -229,8 +235,4 @@ def load(path: Path, device: torch.device) -> Snapshot:
         )  # fmt: skip
         if not isinstance(state.table, Table) or state.table.rows.ndim != 2:
             raise ValueError("has no table of models")
-        pending = tuple(
-            (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
-            for r, step, kind, memo, rows in known["pending"]
-        )
-        return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
+        return Snapshot(state, known["lengths"], pending_in(known["pending"]), known.get("settings", ""))

@@ -38,7 +38,7 @@ from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import nn
 from hanse.core.part import Deployment
-from hanse.core.port import Federation, Request
+from hanse.core.port import Call, Federation, Request
 from hanse.core.recipe import NEVER
 from hanse.core.table import Seats
 from hanse.data.federated import FederatedData
@@ -316,7 +316,7 @@ def ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopStat
     if session.remote and len(owners):  # whether their last updates were accepted
         port = port_of(session, state)
         here = np.intersect1d(port.present(state.round).ids, owners).tolist()
-        port.exchange(state.round, [Request(c, ()) for c in here], None, None)
+        port.exchange(Call(state.round, [Request(c, ()) for c in here]))
     return state
 
 

@@ -7,7 +7,6 @@ A wing names a :class:`Guard` for a setting as ``Wing(names={"guards": {setting:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,11 +14,11 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
 from hanse.core.calling import States
-from hanse.core.entry import Transaction
-from hanse.core.part import Judge, Part, State, View
-from hanse.core.port import Federation, Request, Roster
-from hanse.core.table import Floats, Ints
+from hanse.core.part import Helper, Judge, Most
+from hanse.core.port import Federation
+from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
+from hanse.federation.wrapped import NoiseTerms
 from hanse.learning.job import Problem
 from hanse.runs.config import Experiment
 
@@ -28,53 +27,6 @@ if TYPE_CHECKING:
 
 BY_WINGS = ("federation.private", "federation.secure")  # settings of the core's sections that wings read
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ProofReplies:
-    """The outcome of one question to members that prove something.
-
-    Attributes:
-        transactions: the bonds that move.
-        refused: (client, reason).
-        state: the next state.
-        roster: the clients as they count from now on. None: as before.
-        found: values for parts that decide later.
-    """
-
-    transactions: Sequence[Transaction]
-    refused: Sequence[tuple[int, str]]
-    state: State
-    roster: Roster | None = None
-    found: tuple[Any, ...] = ()
-
-
-ProofStep = tuple[Callable[[View, State], tuple[list[Request], State]], Callable[[View, State], ProofReplies]]
-
-
-class Proof(Part, Protocol):
-    """A helper part that lets members prove something."""
-
-    @property
-    def steps(self) -> Sequence[ProofStep]:
-        """The questions of a round, each with the method that hears the answers."""
-
-
-class SizeProof(Proof, Protocol):
-    """A helper part that lets members prove their sizes."""
-
-    def proved(self, state: State) -> Floats:
-        """Return the sizes that are proved, ``[N]``. All others are 0."""
-
-    def released(self, state: State) -> ProofReplies:
-        """Return the bonds that are still in escrow after the last round."""
-
-
-class Clipping(Part, Protocol):
-    """A helper part that changes what training tasks say."""
-
-    def sent(self, requests: Sequence[Request], state: State) -> list[Request]:
-        """Return training requests as they are sent."""
 
 
 class Accounts(Protocol):
@@ -104,24 +56,20 @@ class Guard:
 
     Attributes:
         terms: the setting's options, checked, once :meth:`settle` has read them.
-        noise: the run's terms on noise (:class:`hanse.federation.wrapped.Believed`). None: it has none.
+        noise: the run's terms on noise. None: it has none.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
-        sizes: a helper part that lets members prove their sizes. None: claims count.
-        training: a helper part that lets members prove that they trained. None: nobody is asked.
+        helpers: what runs alongside the mechanism's parts, by the key of its state (:class:`hanse.core.part.Helper`).
         agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
         answers: the kinds of questions that anybody answers, which a node then refuses to go beyond. None: any.
-        clipping: a helper part that changes what training tasks say. None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
-    noise: Any = None
+    noise: NoiseTerms | None = None
     accounts: Accounts | None = None
     agreement: str = ""
     answers: Sequence[str] | None = None
-    clipping: Clipping | None = None
-    sizes: SizeProof | None = None
-    training: Proof | None = None
+    helpers: Mapping[str, Helper] = {}
 
     def __init__(self, experiment: Experiment, remote: bool = False) -> None:
         self.experiment, self.remote = experiment, remote
@@ -168,6 +116,12 @@ class Guard:
         where bonds are returned (``[clients] exit``).
         """
         return 0, states
+
+    def questions(self) -> Sequence[tuple[str, Most]]:
+        """Return the most that its helpers ask one client in a round, by kind of question, as
+        :meth:`hanse.core.part.Part.questions` does for parts.
+        """
+        return ()
 
     def resumed(self, kept: Mapping[int, Any] | None, round: int, sizes: Ints) -> Sequence[str]:
         """Go on from the accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""
@@ -221,6 +175,6 @@ def completed(experiment: Experiment) -> Experiment:
 
 def restored(kept: Mapping[str, Any]) -> dict[int, Any]:
     """Return the accounts in a checkpoint by client. Raises UserError if there is no wing for them."""
-    if "private" not in ACCOUNTS:
-        raise UserError(f"this checkpoint has privacy accounts: needs a wing{absent()}")
-    return {int(client): ACCOUNTS["private"](one) for client, one in kept.items()}
+    if (account := only(ACCOUNTS.values())) is None:
+        raise UserError(f"this checkpoint has accounts of clients: needs a wing{absent()}")
+    return {int(client): account(one) for client, one in kept.items()}

@@ -33,7 +33,7 @@ from hanse.base.files import opened, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
 from hanse.core.entry import COMMIT, Transaction
-from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
+from hanse.core.port import Call, ClientInfo, Federation, Reply, Request, Roster
 from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack
 from hanse.runs.comparison import UnlikeError
@@ -268,11 +268,9 @@ class ReplayedAnswers(Federation):
         except (UnsoundError, TypeError) as wrong:
             raise UnlikeError(f"who was present cannot be read: {wrong}") from None
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Return the replies of the next exchange. Raises UnlikeError if the recorded exchange asked other clients."""
-        now = [request.client for request in requests]
+        now = [request.client for request in call.requests]
         if self._exchange >= len(self.kept.asked):
             raise UnlikeError(f"clients {now} would have been asked once more, and were not")
         asked, count = self.kept.asked[self._exchange]

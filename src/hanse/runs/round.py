@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,16 +32,14 @@ from hanse.core.calling import States, called, check_figures, check_rows, checke
 from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
 from hanse.core.part import Choice, Deployment, Questions, Settlement, Stage, State, Unproved, Values, View
-from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
+from hanse.core.port import Call, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
 from hanse.federation.check import heard
 from hanse.learning.generator import unsound
-from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 from hanse.runs.checkpoint import LoopState
-from hanse.runs.guards import Proof
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
@@ -110,7 +108,7 @@ class Exchange(Federation):
         """
         if not questions:
             return view
-        replies = self.exchange(self.round, questions, self.deadline_s, None)
+        replies = self.exchange(Call(self.round, questions, self.deadline_s))
         sound, refused = heard(self.round, questions, replies, view.roster)
         return _knowing(view, sound, refused)
 
@@ -132,7 +130,7 @@ class Exchange(Federation):
         seats, landed = view.seats, Landed({}, (), (), before)
         assert seats is not None
         if requests or before.flights:
-            came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
+            came = self.exchange(Call(self.round, requests, self.deadline_s, waiting.closing(self.round)))
             if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
                 landed = Training(view, requests, before, waiting, self.deadline_s).land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
@@ -144,20 +142,19 @@ class Exchange(Federation):
         fresh = updates_of(seats.take(np.array(at, np.int64)), [found[s] for s in at], view.table.rows)
         return replace(view, updates=joined(fresh, landed.late, view.round, view.table)), landed.underway
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Return the replies, and note what was asked and answered."""
-        self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
+        self.sat += [(r.client, task.row) for r in call.requests for task in r.tasks if isinstance(task, Train)]
         if self.told is not None:
-            requests = [replace(request, accepted=self.told.get(request.client, ())) for request in requests]
+            told = [replace(request, accepted=self.told.get(request.client, ())) for request in call.requests]
+            call = replace(call, requests=told)
         self.lost = True  # unless it answers
-        replies = self.federation.exchange(round, requests, deadline_s, closing)
+        replies = self.federation.exchange(call)
         self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
         if self.answers is not None:
-            self.answers.exchanged(requests, replies)
+            self.answers.exchanged(call.requests, replies)
         return replies
 
 
@@ -302,16 +299,16 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     now = _Round(session, state, "open", port)
     now.grant()  # first: a bid that is asked for below may already be paid from one
     now.let_leave()
-    now.prove("sizes", session.sizes)
-    now.ask("open")
+    now.help("before")  # what is due to clients or asked of them beside the mechanism, such as proofs of their sizes
+    now.ask_parts("open")
     now.let_leave()  # and those who say now that they leave
     now.settle()
 
     now.select()
     now.train()
-    now.prove("training", session.training)
+    now.help("trained")  # proofs that they trained
 
-    now.ask("close")
+    now.ask_parts("close")
     now.weigh()
     now.value()
 
@@ -382,9 +379,9 @@ def failed_round(session: Session, state: LoopState, roster: Roster, seats: Seat
 def finish(session: Session, state: LoopState, port: Exchange | None = None) -> Played:
     """Settle what the last round left open. If the settle part asks questions, this takes one more exchange.
 
-    Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
-    come with the next round's bids. After the last round, it asks for them here. The returned view has the postings,
-    and its stage is "end".
+    PI-FL, for example, settles a round with the accuracies that come with the next round's bids. After the last round,
+    it asks for them here. Helpers end what they have open: bonds of audits that the run left no time for go back. The
+    returned view has the postings, and its stage is "end".
 
     Args:
         session: what the run is played with.
@@ -397,12 +394,9 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
         own = now.states[session.mechanism.key("settle")]
         with called("settle", settle.asks, now.view, own):
             asked = settle.asks(now.view, own)
-        now.view = now.port.ask(merge(asked), now.view)
+        now.ask(merge(asked))
         now.settle()
-    if session.sizes is not None:
-        outcome = session.sizes.released(now.states["sizes"])
-        now.post(outcome.transactions)
-        now.keep("sizes", outcome.state)
+    now.help("ended")
     after = replace(state, states=now.states, book=now.view.book, finished=True)
     return Played(after, now.view, now.port.seconds, now.port.down, now.port.up)
 
@@ -467,52 +461,41 @@ class _Round:
             book, posted = self.view.book.post(self.view.round, new), self.view.posted + new
             self.view = replace(self.view, book=book, posted=posted)
 
+    def refuse(self, refused: Iterable[tuple[int, str]]) -> None:
+        """Record why clients are refused, as ``(client, reason)``."""
+        self.view = replace(self.view, refusals=(*self.view.refusals, *refused))
+
+    def count(self, roster: Roster) -> None:
+        """Let the present clients count as this roster says from here on."""
+        self.view = replace(self.view, roster=roster)
+
     def grant(self) -> None:
-        """Give grants to clients that are here for the first time, or the parts of grants that are due.
+        """Give grants to clients that are here for the first time, unless they get them in parts
+        (:class:`hanse.runs.helpers.Vesting`).
 
         The account belongs to the client's number, which on a network belongs to its key. A member that comes back
         under another name gets no second grant.
         """
         session, view = self.session, self.view
-        if not session.pays or session.grant == 0:
-            return
-        if (vesting := session.vesting) is None:
+        if session.pays and session.grant and session.experiment.clients.vests == 1:
             new = [c.id for c in view.roster if account_of(c.id) not in view.book.balances]
             self.post(grant(c, session.grant) for c in new)
-        else:
-            posted, state = vesting.due(view, self.states["vesting"])
-            self.post(posted)
-            self.keep("vesting", state)
 
     def let_leave(self) -> None:
-        """Go on without the clients that have left because of what they were told (see
-        :mod:`hanse.mechanisms.feedback`).
-        """
-        if not self.session.experiment.clients.told:
-            return
-        left = gone(self.view, self.states["feedback"])
-        if left.any():
-            self.view = replace(self.view, roster=Roster(c for c in self.view.roster if not left[c.id]))
+        """Go on without the clients that have left by what they said to helpers."""
+        for key, helper in self.session.helpers.items():
+            if len(left := helper.gone(self.view, self.states[key])):
+                self.count(Roster(c for c in self.view.roster if c.id not in left))
 
-    def prove(self, key: str, part: Proof | None) -> None:
-        """Let members prove something step by step, if the experiment asks for it.
-
-        Args:
-            key: where the part's state is.
-            part: asks them. None: the experiment does not.
-        """
-        if part is None:
-            return
+    def help(self, hook: Literal["before", "trained", "ended"]) -> None:
+        """Let each helper act at this point of the round, by its method of this name."""
         with self.port.clock("ask"):
-            for ask, hear in part.steps:
-                asked, state = ask(self.view, self.states[key])
-                view = self.port.ask(asked, self.view)
-                outcome = hear(view, state)
-                refusals, roster = (*view.refusals, *outcome.refused), outcome.roster or view.roster
-                self.view = replace(view, refusals=refusals, roster=roster)
-                self.post(outcome.transactions)
-                self.hand_on(outcome.found)
-                self.keep(key, outcome.state)
+            for key, helper in self.session.helpers.items():
+                self.keep(key, getattr(helper, hook)(self, self.states[key]))
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        """Ask clients and add their answers to the view."""
+        self.view = self.port.ask(requests, self.view)
 
     def questions(self, stage: Stage) -> list[Request]:
         """Return what all parts want to know at a stage, one request per client, and hand on what they found."""
@@ -525,10 +508,10 @@ class _Round:
             self.hand_on(asked.found if isinstance(asked, Questions) else ())
         return merge(requests)
 
-    def ask(self, stage: Stage) -> None:
+    def ask_parts(self, stage: Stage) -> None:
         """Send the parts' questions of a stage and add the answers to the view."""
         with self.port.clock("ask"):
-            self.view = self.port.ask(self.questions(stage), self.view)
+            self.ask(self.questions(stage))
 
     def select(self) -> None:
         """Choose who trains (SELECT), and let the train part turn the choice into seats."""
@@ -554,15 +537,14 @@ class _Round:
                 payload = part.sends(self.view, own)
             if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
                 raise PartError(f"{who}, cannot send this: {wrong}")
-            tasks = training(seats, self.view.table, payload, self.history)
-            if session.clipping is not None:
-                tasks = session.clipping.sent(tasks, self.states["clipping"])
+            tasks: Sequence[Request] = training(seats, self.view.table, payload, self.history)
+            for key, helper in session.helpers.items():
+                tasks = helper.sent(tasks, self.states[key])
             requests = merge([*tasks, *questions])
             view, self.underway = self.port.train(requests, self.view, self.underway, session.waiting)
             updates = view.trained
-            if session.sizes is not None:
-                proved = session.sizes.proved(self.states["sizes"])[updates.seats.client]
-                updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
+            for key, helper in session.helpers.items():
+                updates = helper.received(updates, self.states[key])
             view = replace(view, updates=updates, stage="close")
             self.view = _enough(view, session.experiment.federation.min_replies)
 

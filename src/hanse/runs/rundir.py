@@ -116,10 +116,7 @@ class RunBooks:
                 ``ledger.json`` is gone, damaged or cannot be read, or names another key.
             OSError: the log cannot be written.
         """
-        claim = BooksAtCheckpoint()
-        if snapshot is not None:
-            book = snapshot.state.book
-            claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
+        claim = BooksAtCheckpoint() if snapshot is None else snapshot.books
         try:
             (name, public), file = name_and_key(folder / "ledger.json"), folder / LOG
         except UserError as wrong:

@@ -176,21 +176,7 @@ class ServerJudge:
         game: Game = "average",
         keep_outputs: bool = False,
     ) -> UpdateGame:
-        """Return the utility of coalitions of updates, as the functions of :mod:`hanse.games` take it.
-
-        Args:
-            updates: ``[S, P]``, the players.
-            base: ``[P]``, the model of the empty coalition.
-            weights: ``[S]``, the weights of the updates, which need not sum to 1. A coalition's model is the average of
-                its members by these weights.
-            utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
-            affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
-            again: a rule that returns a coalition's row, given its members' positions, instead of an average.
-            game: "average", or "increment" (the base plus the members' weighted steps from it) instead of ``affine``.
-            keep_outputs: whether the game keeps what single players' models put out, for its ``output_gram``.
-
-        Returns:
-            The game (see :class:`hanse.learning.coalitions.UpdateGame`).
+        """Return the utility of coalitions of updates; see :meth:`hanse.core.part.Judge.coalitions`.
 
         Raises:
             UserError: an unknown utility, or one that these samples do not have.

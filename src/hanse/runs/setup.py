@@ -4,8 +4,7 @@ Data, model, mechanism, clients and engine are made in one pass. It collects eve
 data at hand, so a user gets one list and not one error after another. Only then does it choose what trains, and write
 the choice into the experiment. :mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
 
-A :class:`Session` has everything that stays the same over a run; :class:`Vesting` is what the mint gives to new clients
-in parts.
+A :class:`Session` has everything that stays the same over a run.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from hanse.base.imports import import_path, named
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
-from hanse.core.entry import TOKEN, Transaction, grant, part_of
-from hanse.core.part import Context, Judge, Mechanism, Part, State, View, in_slots
+from hanse.core.entry import TOKEN
+from hanse.core.part import Context, Helper, Judge, Mechanism, Part, in_slots
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.core.telling import MOST_CLIENTS, About, describe
@@ -46,47 +45,13 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import clashes, unmet_needs
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
-from hanse.runs.guards import Accounts, Clipping, Guard, Proof, SizeProof, guards_of, only
+from hanse.runs.guards import Accounts, Guard, guards_of, only
+from hanse.runs.helpers import helpers_of, moves_tokens
 from hanse.runs.server_judge import ServerJudge
-
-
-@dataclass(frozen=True)
-class Vesting(Part):
-    """Gives grants in parts: the first when a client joins, one more after each round in which its update counted.
-
-    So leaving and coming back under another key gains nothing.
-
-    Attributes:
-        units: the whole grant.
-        parts: in how many parts a grant is given.
-    """
-
-    units: int
-    parts: int
-
-    def init(self, context: Context) -> State:
-        """Return the state before any grant."""
-        return {"given": np.zeros(context.num_clients, np.int64), "worked": np.zeros(context.num_clients, bool)}
-
-    def due(self, view: View, state: State) -> tuple[list[Transaction], State]:
-        """Return the parts that present clients get in this round, and the next state."""
-        given = state["given"].copy()
-        posted = []
-        for c in view.present.tolist():
-            if given[c] == 0 or (state["worked"][c] and given[c] < self.parts):
-                units = part_of(self.units, self.parts, int(given[c]))
-                posted += [grant(c, units)] if units else []
-                given[c] += 1
-        return posted, {**state, "given": given}
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Remember whose updates counted."""
-        return {**state, "worked": np.isin(np.arange(len(state["worked"])), outcome.trained.seats.client)}
 
 
 @dataclass(frozen=True)
@@ -110,10 +75,6 @@ class Session:
         waiting: when TRAIN ends, and what becomes of late updates.
         about: descriptions of parts, behaviours and the policy, for reports.
         guards: what wings put around the clients, by the key of the setting that asks for it.
-        sizes: the guards' part that asks clients to prove their sizes. None: what they claim counts.
-        training: that which asks them to prove that they trained. None: nobody is asked.
-        clipping: that which changes what training tasks say. None: they are sent as they are.
-        accounts: what a simulation's clients keep from round to round. None: nothing.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         said: lines to print at the start: why this engine was chosen, and warnings.
 
@@ -139,10 +100,6 @@ class Session:
     waiting: Waiting = field(default_factory=Waiting)
     about: About = field(default_factory=About)
     guards: Mapping[str, Guard] = field(default_factory=dict)
-    sizes: SizeProof | None = None
-    training: Proof | None = None
-    clipping: Clipping | None = None
-    accounts: Accounts | None = None
     agreement: str = ""
     said: Sequence[str] = ()
 
@@ -152,27 +109,24 @@ class Session:
     def parts(self) -> dict[str, Part]:
         """Return everything that asks questions and learns, by the key of its state.
 
-        These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
+        These are the mechanism's parts, each once, and the helpers.
         """
-        beside: dict[str, Part | None] = {
-            "feedback": Feedback() if self.experiment.clients.told else None,
-            "sizes": self.sizes,
-            "training": self.training,
-            "vesting": self.vesting,
-            "clipping": self.clipping,
-        }
-        return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
+        return {**self.mechanism.parts(), **self.helpers}
+
+    @cached_property
+    def helpers(self) -> dict[str, Helper]:
+        """What runs alongside the mechanism's parts, such as vesting and proved sizes, by the key of its state."""
+        return helpers_of(self.experiment, self.mechanism, self.guards)
+
+    @property
+    def accounts(self) -> Accounts | None:
+        """What a simulation's clients keep from round to round. None: nothing."""
+        return only(guard.accounts for guard in self.guards.values())
 
     @property
     def grant(self) -> int:
         """What the mint gives each new client, in units (a millionth of a token)."""
         return round(self.experiment.clients.grant * TOKEN)
-
-    @property
-    def vesting(self) -> Vesting | None:
-        """The part that gives grants in parts. None: they are given at once."""
-        parts = self.experiment.clients.vests
-        return None if parts == 1 else Vesting(self.grant, parts)
 
     @property
     def recomputable(self) -> bool:
@@ -187,7 +141,7 @@ class Session:
     @property
     def pays(self) -> bool:
         """Whether clients have accounts."""
-        return self.mechanism.settle is not None or self.sizes is not None
+        return moves_tokens(self.mechanism, self.guards)
 
 
 # clients on a network train themselves: numbers are those of one thread
@@ -265,25 +219,12 @@ def build(
     if lines:
         raise UserError(*lines)
 
-    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
-    on_ray = federated.engine == "ray" and not remote
-    if on_ray:
-        choice = replace(choice, threads=1, workers=1, graphs=False)
-    tried_on, precision = refusals.few_samples(data), experiment.engine.precision
-    choice, problem, engine, differs = settle(choice, problem, row, tried_on, device, precision)
-    experiment = _with_engine(experiment, choice, device)
+    experiment, problem, engine, why = _engine(experiment, data, problem, row, device, loop, remote)
     for guard in guards.values():
         experiment = guard.written(experiment)
-    if on_ray:
-        from hanse.learning.ray_engine import RayEngine  # here: few runs need it
-
-        engine = RayEngine(engine, problem, choice, device, precision, loop)
-    elif loop is not None and isinstance(engine, SequentialEngine):
-        engine = LoopEngine(engine, loop)
     said = [
         *asked.mechanism.notes,
-        *choice.why,
-        *differs,
+        *why,
         *warnings,
         *refusals.idle(asked, around),
         *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
@@ -328,10 +269,6 @@ def build(
         waiting=waiting,
         about=replace(about, doubt=data.doubt[:600], names=names, notes=notes),
         guards=guards,
-        sizes=only(guard.sizes for guard in guards.values()),
-        training=only(guard.training for guard in guards.values()),
-        clipping=only(guard.clipping for guard in guards.values()),
-        accounts=only(guard.accounts for guard in guards.values()),
         agreement=next(filter(None, (agreement, *(guard.agreement for guard in guards.values()))), ""),
         said=said,
     )
@@ -455,6 +392,41 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return behaviour
 
 
+def _engine(
+    experiment: Experiment,
+    data: FederatedData,
+    problem: Problem,
+    row: Tensor,
+    device: torch.device,
+    loop: Loop | None,
+    remote: bool,
+) -> tuple[Experiment, Problem, Engine, list[str]]:
+    """Return the experiment with the engine that was chosen, which a resumed run takes again; the problem as it is
+    played; the engine; and lines that say why.
+    """
+    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
+    on_ray = experiment.federation.engine == "ray" and not remote
+    if on_ray:
+        choice = replace(choice, threads=1, workers=1, graphs=False)
+    tried_on, precision = refusals.few_samples(data), experiment.engine.precision
+    choice, problem, engine, differs = settle(choice, problem, row, tried_on, device, precision)
+    if on_ray:
+        from hanse.learning.ray_engine import RayEngine  # here: few runs need it
+
+        engine = RayEngine(engine, problem, choice, device, precision, loop)
+    elif loop is not None and isinstance(engine, SequentialEngine):
+        engine = LoopEngine(engine, loop)
+    chosen = {
+        "train": choice.engine,
+        "threads": choice.threads,
+        "workers": choice.workers,
+        "device": str(device),
+        "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
+    }
+    section = experiment.engine.model_copy(update=chosen)
+    return experiment.model_copy(update={"engine": section}), problem, engine, [*choice.why, *differs]
+
+
 def _choose(
     experiment: Experiment, data: FederatedData, problem: Problem, row: Tensor, device: torch.device, loop: Loop | None
 ) -> EngineChoice:
@@ -479,18 +451,6 @@ def _choose(
         own_loop=loop is not None,
         graphs=section.graphs,
     )
-
-
-def _with_engine(experiment: Experiment, choice: EngineChoice, device: torch.device) -> Experiment:
-    """Return the experiment with the engine that was chosen, which a resumed run takes again."""
-    chosen = {
-        "train": choice.engine,
-        "threads": choice.threads,
-        "workers": choice.workers,
-        "device": str(device),
-        "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
-    }
-    return experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
 
 
 def _guarded(

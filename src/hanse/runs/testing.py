@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Deployment, ModelScores, OwnMix
-from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
+from hanse.core.port import Call, Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.federation.answers import measured
 from hanse.federation.check import heard
@@ -94,7 +94,7 @@ def ask_tests(
     left = sorted(state.left | departed(state.states))
     here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, left)
     requests = _requests(state, held, here, remote, trained)
-    replies = federation.exchange(state.round, requests, None, None) if requests else ()
+    replies = federation.exchange(Call(state.round, requests)) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
         sound, refusals = heard(state.round, requests, replies, roster)

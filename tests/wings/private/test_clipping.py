@@ -12,7 +12,7 @@ from experiments import digits
 from watching import Watch
 
 import hanse
-from hanse.core.port import Ask, Request, Train
+from hanse.core.port import Ask, Call, Request, Train
 from hanse.core.recipe import Recipe
 from hanse.federation.codec import pack, unpack
 from hanse.wings.private.account import Release
@@ -45,7 +45,7 @@ def test_one_that_lies_moves_it_by_a_bounded_step(lie: float) -> None:
 def said(step: torch.Tensor, rule: Privacy, clip: float | None) -> tuple[dict[str, float], InState]:
     accounts = InState(rule)
     at = Private(Answers((update(step),)), rule, accounts, Recipe(batch_size=10), np.array([40, 50]), 7)
-    [reply] = at.exchange(0, [Request(1, (Train(0, 0, START, clip=clip),))], None, None)
+    [reply] = at.exchange(Call(0, [Request(1, (Train(0, 0, START, clip=clip),))]))
     return dict(reply.results[0].metrics), accounts  # type: ignore[union-attr]
 
 

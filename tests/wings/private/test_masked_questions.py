@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import Ask, Reply, Request, Test, Train, Trained
+from hanse.core.port import Ask, Call, Reply, Request, Test, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
@@ -136,11 +136,11 @@ class Network:
 
     nodes: Mapping[int, Node]
 
-    def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
+    def exchange(self, call: Call) -> list[Reply]:
         replies = []
-        for request in requests:
+        for request in call.requests:
             try:
-                replies.append(unpack(self.nodes[request.client].answer(round, pack(request))))
+                replies.append(unpack(self.nodes[request.client].answer(call.round, pack(request))))
             except WireError as wrong:
                 replies.append(Reply(request.client, refused=str(wrong)))
         return replies
@@ -154,7 +154,7 @@ def network(folder: Path, data: Sequence[ClientData], **more: Any) -> Network:
 
 def asked(here: Network, round: int, model: torch.Tensor, beside: tuple[Any, ...] = ()) -> list[Reply]:
     requests = [Request(c, (Train(c, 0, model), *beside)) for c in here.nodes]
-    return list(MaskedSums(here, SecureSums(3, regroup=False), SEED).exchange(round, requests, None, None))
+    return list(MaskedSums(here, SecureSums(3, regroup=False), SEED).exchange(Call(round, requests)))
 
 
 @pytest.mark.parametrize("beside", [(), (Ask("stay", {}),)], ids=["alone", "beside a question"])
@@ -194,8 +194,8 @@ class Repeated:
 
     updates: torch.Tensor
 
-    def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
-        return [Reply(r.client, (Trained(r.client, self.updates[r.client], 10.0, 0.5, 1),)) for r in requests]
+    def exchange(self, call: Call) -> list[Reply]:
+        return [Reply(r.client, (Trained(r.client, self.updates[r.client], 10.0, 0.5, 1),)) for r in call.requests]
 
 
 @pytest.mark.parametrize("clients", [6, 9])
@@ -210,7 +210,7 @@ def test_differences_of_sums_give_an_update_only_if_groups_change(clients: int) 
         ids = np.arange(clients)
         port = Secured(Repeated(updates), rule, SEED)
         for round in range(20):
-            replies = port.exchange(round, [Request(c, (Train(c, 0, start),)) for c in ids.tolist()], None, None)
+            replies = port.exchange(Call(round, [Request(c, (Train(c, 0, start),)) for c in ids.tolist()]))
             for group in rule.groups(SEED, ids, round):
                 rows.append(np.isin(ids, group) / len(group))
                 [mean] = replies[int(group[0])].results

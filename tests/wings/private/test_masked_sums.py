@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import Ask, Mask, Masked, Mixture, Reply, Request, Score, Test, Train, Trained
+from hanse.core.port import Ask, Call, Mask, Masked, Mixture, Reply, Request, Score, Test, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.codec import WireError, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
@@ -23,6 +23,7 @@ from hanse.wings.private import masks
 from hanse.wings.private.masked_sums import MaskedSums
 from hanse.wings.private.masker import Masker, Trusted, digest
 from hanse.wings.private.secure_sums import Secured, SecureSums, in_words
+from tests.wings.private.test_secure_sums import Answers
 
 P, SEED = 6, 7
 START = torch.linspace(-1, 1, P)
@@ -50,16 +51,16 @@ class Nodes:
     said_to: dict[tuple[int, str], Mask] = field(default_factory=dict)
     trained: list[int] = field(default_factory=list)
 
-    def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
+    def exchange(self, call: Call) -> list[Reply]:
         found = []
-        for request in requests:
+        for request in call.requests:
             client, task = request.client, unpack(pack(self.relay(request.client, request))).tasks[0]
             name = task.name
             self.said_to[client, name] = task
             if client in self.lost and STEPS.index(name) >= STEPS.index(self.lost[client]):
                 continue
             try:
-                reply = Reply(client, (self.twist(client, self.answer(self.maskers[client], round, task)),))
+                reply = Reply(client, (self.twist(client, self.answer(self.maskers[client], call.round, task)),))
             except WireError as wrong:
                 reply = Reply(client, refused=str(wrong))
             try:
@@ -91,18 +92,13 @@ def asked(clients: int, start: torch.Tensor = START) -> list[Request]:
 
 
 def played(here: Nodes, clients: int, round: int = 0, group: int = 3, **more: Any) -> list[Reply]:
-    return list(MaskedSums(here, SecureSums(group), SEED).exchange(round, asked(clients, **more), None, None))
+    return list(MaskedSums(here, SecureSums(group), SEED).exchange(Call(round, asked(clients, **more))))
 
 
 def plain(clients: int, without: set[int], round: int = 0, group: int = 3) -> dict[int, torch.Tensor]:
     """What the simulation gives."""
-
-    class Answers:
-        def exchange(self, *_: object) -> list[Reply]:
-            return [update(c, round) for c in range(clients) if c not in without]
-
-    inner: Any = Answers()
-    return rows(list(Secured(inner, SecureSums(group), SEED).exchange(round, asked(clients), None, None)))
+    inner = Answers([update(c, round) for c in range(clients) if c not in without])
+    return rows(list(Secured(inner, SecureSums(group), SEED).exchange(Call(round, asked(clients)))))
 
 
 def rows(replies: Sequence[Reply]) -> dict[int, torch.Tensor]:
@@ -212,7 +208,7 @@ def test_a_server_that_hands_each_member_shares_of_others_opens_nothing(tmp_path
         return {what: {i: one for i, one in of.items() if int(i) in dealers[client]} for what, of in values.items()}
 
     here = nodes(tmp_path, 8, relay=relayed("sum", some), lost=dict.fromkeys(range(8), "open"))
-    MaskedSums(here, Crowd(3), SEED).exchange(0, asked(8), None, None)
+    MaskedSums(here, Crowd(3), SEED).exchange(Call(0, asked(8)))
     assert len(here.trained) == 8
     opened = list[Masked]()
     for client, survivors in enumerate(told):
@@ -251,7 +247,7 @@ def test_a_node_masks_as_one_client_of_a_run(tmp_path: Path) -> None:
     assert len(rows(played(here, 3))) == 3
     here.maskers[3] = replace(here.maskers[0], client=3)  # the same node under another number, for a second sum
     requests = [Request(c, (Train(c, 0, START),)) for c in (3, 4, 5)]
-    got = refusals(list(MaskedSums(here, SecureSums(3), SEED).exchange(0, requests, None, None)))
+    got = refusals(list(MaskedSums(here, SecureSums(3), SEED).exchange(Call(0, requests))))
     assert got[3] == "client 3: this node is client 0 of the run"
     assert len(got) == 3
 

@@ -17,7 +17,7 @@ from watching import Watch
 
 import hanse
 from hanse.core import port
-from hanse.core.port import Ask, Gradient, Reply, Request, Score, Train, Trained
+from hanse.core.port import Ask, Call, Gradient, Reply, Request, Score, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
@@ -49,9 +49,9 @@ class Answers:
     refused: str | None = None
     asked: int = 0
 
-    def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
-        self.asked += len(requests)
-        return [Reply(r.client, () if self.refused else self.results, self.refused) for r in requests]
+    def exchange(self, call: Call) -> list[Reply]:
+        self.asked += len(call.requests)
+        return [Reply(r.client, () if self.refused else self.results, self.refused) for r in call.requests]
 
 
 def door(
@@ -70,7 +70,7 @@ def update(step: torch.Tensor, **more: Any) -> Trained:
 
 
 def answer(at: Private, *tasks: port.Task, round: int = 0) -> Reply:
-    [reply] = at.exchange(round, [Request(1, tasks)], None, None)
+    [reply] = at.exchange(Call(round, [Request(1, tasks)]))
     return reply
 
 
@@ -291,9 +291,9 @@ def test_the_rest_is_spent_by_another_process_while_one_trains(tmp_path: Path) -
     class Meanwhile:
         rounds: list[int] = field(default_factory=list)
 
-        def exchange(self, *given: Any) -> Any:
+        def exchange(self, call: Call) -> Any:
             self.rounds = [asked(other, n).refused is None for n in range(100, 112)]
-            return inner.exchange(*given)
+            return inner.exchange(call)
 
     object.__setattr__(slow.federation, "inner", Meanwhile())
     assert "budget is used up" in str(asked(slow).refused)
@@ -560,8 +560,8 @@ class Says(Answers):
 
     steps: dict[int, tuple[torch.Tensor, float]] = field(default_factory=dict)
 
-    def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
-        sent = [(r.client, *self.steps[r.client]) for r in requests]
+    def exchange(self, call: Call) -> list[Reply]:
+        sent = [(r.client, *self.steps[r.client]) for r in call.requests]
         return [Reply(c, (Trained(0, START + step, 33.0, None, 5, metrics={"noise": s}),)) for c, step, s in sent]
 
 
@@ -575,7 +575,7 @@ def believed(
     inner = Says((), steps={int(name[1:]): one for name, one in steps.items()})
     task = Train(0, 0, START) if task is None else task
     asked = [Request(c, (task,)) for c in inner.steps]
-    return list(Believed(inner, rule, recipe, WIDTH, weighed=weighed).exchange(0, asked, None, None))
+    return list(Believed(inner, rule, recipe, WIDTH, weighed=weighed).exchange(Call(0, asked)))
 
 
 def noises(replies: list[Reply]) -> list[Any]:
@@ -629,9 +629,7 @@ def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_lengt
 )
 def test_what_no_account_can_say_is_not_recorded(said: dict[str, float], kept: bool) -> None:
     sent = Trained(0, START, 33.0, None, 5, metrics={**said, "noise": 2.0, "mine": 1.0})
-    [reply] = Believed(Answers((sent,)), RULE, RECIPE, WIDTH).exchange(
-        0, [Request(0, (Train(0, 0, START),))], None, None
-    )
+    [reply] = Believed(Answers((sent,)), RULE, RECIPE, WIDTH).exchange(Call(0, [Request(0, (Train(0, 0, START),))]))
     assert dict(reply.results[0].metrics) == {"noise": 2.0} | (said if kept else {})  # type: ignore[union-attr]
 
 
@@ -647,7 +645,7 @@ def test_an_honest_update_is_never_too_long() -> None:
         task = Train(0, 0, torch.zeros(width))
         inner = Answers((Trained(0, torch.ones(width), 33.0, None, 5),))
         at = Believed(Private(inner, RULE, InState(RULE), RECIPE, np.full(3000, 40), 7), RULE, RECIPE, width)
-        assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
+        assert all(r.refused is None for r in at.exchange(Call(0, [Request(c, (task,)) for c in range(3000)])))
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -655,14 +653,14 @@ def test_rounding_on_the_way_makes_no_honest_update_too_long(half: bool) -> None
     start = 3000.0 * torch.randn(50, generator=torch.Generator().manual_seed(2))
     sent = start.half().float() if half else start
     door = Private(Answers((Trained(0, sent, 33.0, None, 5),)), RULE, InState(RULE), RECIPE, np.full(500, 40), 7)
-    replies = door.exchange(0, [Request(c, (Train(0, 0, sent),)) for c in range(500)], None, None)
+    replies = door.exchange(Call(0, [Request(c, (Train(0, 0, sent),)) for c in range(500)]))
     came = [dataclasses.replace(r.results[0], row=r.results[0].row.half().float()) for r in replies]  # type: ignore[union-attr, type-var]
     rows = [r.results[0] for r in replies] if not half else came
     inner = Answers(())
     inner.exchange = lambda *_: [Reply(c, (one,)) for c, one in enumerate(rows)]  # type: ignore[method-assign, assignment]
     at = Believed(inner, RULE, RECIPE, 50, half)
     asked = [Request(c, (Train(0, 0, start),)) for c in range(500)]
-    assert all(r.refused is None for r in at.exchange(0, asked, None, None))
+    assert all(r.refused is None for r in at.exchange(Call(0, asked)))
 
 
 def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.core.port import Arrival, Reply, Request, Train, Trained
+from hanse.core.port import Arrival, Call, Reply, Request, Train, Trained
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.setup import build
 from hanse.wings.private.secure_sums import MOST_CHANGE, MOST_MEMBERS, MOST_SAMPLES, Secured, SecureSums
@@ -21,7 +21,7 @@ class Answers:
 
     replies: list[Reply]
 
-    def exchange(self, *_: object) -> list[Reply]:
+    def exchange(self, call: Call) -> list[Reply]:
         return self.replies
 
 
@@ -32,7 +32,7 @@ def update(client: int, samples: int = 10, seed: int | None = None) -> Reply:
 
 def seen(replies: list[Reply], deadline: float | None = None, clients: int | None = None) -> list[Reply]:
     asked = [Request(c, (Train(c, 0, START),)) for c in range(len(replies) if clients is None else clients)]
-    return list(Secured(Answers(replies), SecureSums(3), 7).exchange(0, asked, deadline, None))
+    return list(Secured(Answers(replies), SecureSums(3), 7).exchange(Call(0, asked, deadline)))
 
 
 def rows(replies: list[Reply]) -> dict[int, torch.Tensor]:
@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_refused_and_the_others_are_summed(changed: dict[st
 
 def test_members_that_start_from_different_models_are_refused() -> None:
     asked = [Request(c, (Train(c, 0, START + c),)) for c in range(3)]
-    got = Secured(Answers([update(c) for c in range(3)]), SecureSums(3), 7).exchange(0, asked, None, None)
+    got = Secured(Answers([update(c) for c in range(3)]), SecureSums(3), 7).exchange(Call(0, asked))
     assert all("different models" in str(r.refused) for r in got)
 
 

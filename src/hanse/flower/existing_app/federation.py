@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 
 from hanse.base.errors import UserError
 from hanse.core.declared import MOST_METRICS
-from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
+from hanse.core.port import Call, Reply, Result, Roster, Task, Test, Tested, Train, Trained
 from hanse.federation.check import refusal
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, size_of
@@ -115,28 +115,24 @@ class PlainFederation:
         online = {key_of(node): int(node.node_id) for node in self.grid.get_nodes()}
         return {m.id: online[m.key] for m in self.members.by_key.values() if m.key in online}
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Send each request's tasks, and return the replies of the clients that answered all of theirs in time.
 
         A request may take several messages: one for each seat that trains, and one for each test. If one of its answers
         is refused, the whole reply is refused.
 
         Args:
-            round: the round's number, from 0.
-            requests: one for each client. A client that is not online is left out.
-            deadline_s: the most seconds to wait. None: ``self.deadline_s``.
-            closing: not used. Rounds wait for everybody until the deadline.
+            call: what is asked. A client that is not online is left out. Rounds wait for everybody until the deadline,
+                its own or else ``self.deadline_s``.
 
         Returns:
             The replies, in the order of the requests.
         """
-        nodes = self._nodes()
+        nodes, round, requests = self._nodes(), call.round, call.requests
         if any(isinstance(task, Train) for r in requests for task in r.tasks):
             self.round = round
         due = [(r.client, task) for r in requests if r.client in nodes for task in r.tasks]
-        seconds = deadline_s or self.deadline_s
+        seconds = call.deadline_s or self.deadline_s
         messages = [self._message(round, task, nodes[client], seconds) for client, task in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {name: out for name, out in zip(ids, zip(due, messages, strict=True), strict=False) if name}

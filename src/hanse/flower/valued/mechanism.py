@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State, ValuePart, Values, View, in_slots
-from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Call, Federation, Reply, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
 from hanse.federation.codec import WireError
@@ -112,14 +112,12 @@ class WatchedRound(Federation):
         """Return the clients that the strategy asked."""
         return Roster(one for one in self.roster if one.id in self.asked)
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Return the recorded replies, or why there are none. Only training is asked of this federation, and nobody is
         waited for.
         """
         found, down = list[Reply](), size_of(self.before)
-        for client, tasks in [(request.client, request.tasks) for request in requests]:
+        for client, tasks in [(request.client, request.tasks) for request in call.requests]:
             if client in self.replies:
                 results = tuple(replace(self.replies[client], seat=t.seat) for t in tasks if isinstance(t, Train))
                 found.append(Reply(client, results, bytes_down=down, bytes_up=size_of(self.records[client])))

@@ -24,7 +24,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, write_whole
 from hanse.core.entry import MINT, TOKEN, client
-from hanse.core.port import Answered, Ask, Derived, Reply, Request, Result, Scored, Task, Train, Trained
+from hanse.core.port import Answered, Ask, Call, Derived, Reply, Result, Scored, Task, Train, Trained
 from hanse.federation.local import server_sets
 from hanse.federation.wrapped import Wrapped
 from hanse.games.jackknife import t_quantile
@@ -135,10 +135,9 @@ class _Listening(Wrapped):
 
     pairs: list[tuple[Task, Result]] = field(default_factory=list)
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Record the answers."""
+        asked = call.by_client
         for reply in replies:
             if reply.client in asked:
                 self.pairs.extend(zip(asked[reply.client].tasks, reply.results, strict=False))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hanse.base.errors import UserError
 from hanse.base.plain_text import quantity
-from hanse.core.port import Closing, Federation, Mask, Reply, Request, Roster, Train
+from hanse.core.port import Call, Federation, Mask, Reply, Request, Roster, Train
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
 from hanse.federation.check import refusal
@@ -36,13 +36,11 @@ class Chartered(Wrapped):
         self.members.update({client.id: client.member(of) for client in mine})
         return here if len(mine) == len(here) else Roster(mine)
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Ask members only what they answer. Training without a quorum has no updates: the model stays as it is."""
-        barred = {request.client: why for request in requests if (why := self._barred(request))}
-        asked = [request for request in requests if request.client not in barred]
-        replies = [*super().exchange(round, asked, deadline_s, closing)]
+        barred = {request.client: why for request in call.requests if (why := self._barred(request))}
+        asked = [request for request in call.requests if request.client not in barred]
+        replies = [*super().exchange(replace(call, requests=asked))]
         replies += [Reply(client, refused=why) for client, why in barred.items()]
         train = {r.client: r for r in asked if any(isinstance(task, Train | Mask) for task in r.tasks)}
         sound = {r.client for r in replies if r.client in train and refusal(train[r.client], r) is None}

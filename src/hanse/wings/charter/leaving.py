@@ -28,7 +28,7 @@ from hanse.flower.operator_key import signing_key
 from hanse.flower.receipts import signed_statements
 from hanse.ledger.accounts import Account
 from hanse.ledger.note import fingerprint, public_of
-from hanse.ledger.run_ledger import BooksAtCheckpoint, has_books, open_ledger, verify_run
+from hanse.ledger.run_ledger import has_books, open_ledger, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.facts import there_until
@@ -190,9 +190,7 @@ def _key(book: Ledger, key: Path | None) -> Ed25519PrivateKey | None:
 
 def _complete(ledger: Ledger, snapshot: Snapshot) -> None:
     """Append those transactions of a checkpoint that its log lacks."""
-    book = snapshot.state.book
-    claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
-    ledger.post_rounds(claim.lacking(ledger.as_book().count))
+    ledger.post_rounds(snapshot.books.lacking(ledger.as_book().count))
 
 
 def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Lineage:

@@ -23,12 +23,12 @@ from hanse.base.errors import UserError
 from hanse.core.calling import States
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow, in_tokens
 from hanse.core.entry import client as account_of
-from hanse.core.part import Context, Part, Pause, State, View
+from hanse.core.part import Context, Helper, Most, Now, Pause, State
 from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
-from hanse.core.table import Floats, Ints
+from hanse.core.table import Floats, Ints, Updates
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
 from hanse.ledger.note import is_signature
-from hanse.runs.guards import Guard, ProofReplies, ProofStep
+from hanse.runs.guards import Guard
 
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
@@ -49,7 +49,7 @@ class ProvedSamples:
 
 
 @dataclass(frozen=True)
-class ProvedSizes(Part):
+class ProvedSizes(Helper):
     """Asks members to prove their sizes. The round calls it before all other parts.
 
     Attributes:
@@ -78,11 +78,6 @@ class ProvedSizes(Part):
         counts = np.zeros(n, np.int64)
         return {"root": hashes, "seed": hashes, "size": counts, "asked": counts, "standing": counts}
 
-    @property
-    def steps(self) -> Sequence[ProofStep]:
-        """The questions of a round, each with the method that hears the answers."""
-        return (self.ask_commitments, self.hear_commitments), (self.ask_audits, self.hear_audits)
-
     def figures(self, state: State) -> dict[str, Floats]:
         """Return the proved sizes, ``[N]``, for the record."""
         return {"proved_samples": self.proved(state)}
@@ -97,16 +92,22 @@ class ProvedSizes(Part):
         proved = self.proved(state)
         return Roster(replace(c, num_samples=min(c.num_samples, int(proved[c.id]))) for c in roster)
 
-    def ask_commitments(self, view: View, state: State) -> tuple[list[Request], State]:
-        """Return a question for each present client that has not committed yet."""
-        new = view.present[state["standing"][view.present] == UNKNOWN]
-        return [Request(c, (CommitSize(COMMIT),)) for c in new.tolist()], state
+    def before(self, now: Now, state: State) -> State:
+        """Ask new members for commitments and bonds, then audit all that have committed and were not audited yet."""
+        return self._audited(now, self._committed(now, state))
 
-    def hear_commitments(self, view: View, state: State) -> ProofReplies:
-        """Accept the commitments and bonds of the members that can pay."""
+    def received(self, updates: Updates, state: State) -> Updates:
+        """Return updates of no more samples than were proved."""
+        proved = self.proved(state)[updates.seats.client]
+        return replace(updates, num_samples=np.minimum(updates.num_samples, proved))
+
+    def _committed(self, now: Now, state: State) -> State:
+        """Ask each present client that has not committed yet, and take commitments and bonds of those that can pay."""
+        new = now.view.present[state["standing"][now.view.present] == UNKNOWN].tolist()
+        now.ask([Request(c, (CommitSize(COMMIT),)) for c in new])
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
-        for c in view.present[state["standing"][view.present] == UNKNOWN].tolist():
-            answer = view.answers.get((c, COMMIT))
+        for c in new:
+            answer = now.view.answers.get((c, COMMIT))
             if not isinstance(answer, SizeCommitted):
                 self._silent(after, c)
                 if after["standing"][c] == FAILED:
@@ -114,38 +115,40 @@ class ProvedSizes(Part):
             elif answer.size == 0:
                 after["standing"][c] = FAILED
                 refused.append((c, "commits to no samples"))
-            elif not view.book.can_pay(account_of(c), self.bond):
+            elif not now.view.book.can_pay(account_of(c), self.bond):
                 refused.append((c, f"cannot pay the bond of {in_tokens(self.bond)} for its size"))
             else:
                 paid = (account_of(c), -self.bond), (escrow(c), self.bond)
                 posted.append(Transaction(f"{BOND}/{c}", BOND, paid, f"{answer.size} samples, root {answer.root}"))
                 after["root"][c] = np.frombuffer(bytes.fromhex(answer.root), np.uint8)
                 after["size"][c], after["asked"][c], after["standing"][c] = answer.size, 0, COMMITTED
-        return ProofReplies(posted, refused, after)
+        now.refuse(refused)
+        now.post(posted)
+        return after
 
-    def ask_audits(self, view: View, state: State) -> tuple[list[Request], State]:
-        """Return the questions to those who have committed and not been audited, and the state with their seeds."""
-        after, asked = _copied(state), []
+    def _audited(self, now: Now, state: State) -> State:
+        """Ask those who have committed, and judge their answers. Who passes gets its bond back; who fails, or has not
+        answered to the last, loses it.
+        """
+        after, asked = _copied(state), list[Request]()
         entropy = secrets.token_bytes(16) if self.fresh else b""
-        seed = hashlib.sha256(entropy + bytes.fromhex(view.book.head)).digest()
-        for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
+        seed = hashlib.sha256(entropy + bytes.fromhex(now.view.book.head)).digest()
+        audited = np.flatnonzero(state["standing"] == COMMITTED).tolist()
+        for c in audited:
             if not after["seed"][c].any():  # an audit that is repeated asks the same
                 after["seed"][c] = np.frombuffer(seed, np.uint8)
-            if c in view.present:
+            if c in now.view.present:
                 told, own = _commitment(after, c), after["seed"][c].tobytes()
                 leaves = tuple(drawn(told, own, self.leaves))
                 asked.append(Request(c, (AuditSize(AUDIT, told.root.hex(), told.size, own.hex(), leaves),)))
-        return asked, after
-
-    def hear_audits(self, view: View, state: State) -> ProofReplies:
-        """Judge the audits. Members that passed get their bond back; those that failed or did not answer lose it."""
-        after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
-        for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
-            if self.spares and c not in view.present:
+        now.ask(asked)
+        posted, refused = list[Transaction](), list[tuple[int, str]]()
+        for c in audited:
+            if self.spares and c not in now.view.present:
                 continue
-            answer = view.answers.get((c, AUDIT))
+            answer = now.view.answers.get((c, AUDIT))
             if isinstance(answer, SizeAudited):
-                wrong = self._wrong(_commitment(state, c), state["seed"][c].tobytes(), answer)
+                wrong = self._wrong(_commitment(after, c), after["seed"][c].tobytes(), answer)
                 after["standing"][c] = FAILED if wrong else PROVED
             else:
                 wrong = "the audit was not answered"
@@ -157,7 +160,7 @@ class ProvedSizes(Part):
                 posted.append(_released(c, self.bond, MINT, KEPT, wrong))
             else:
                 assert isinstance(answer, SizeAudited)
-                posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
+                posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(after, c, answer)))
         proved = np.flatnonzero(after["standing"] == PROVED).tolist()
         seeds = {c: after["seed"][c].tobytes() for c in proved}
         known = ProvedSamples({c: _commitment(after, c) for c in proved}, seeds)
@@ -165,15 +168,19 @@ class ProvedSizes(Part):
         last = np.flatnonzero(silent & (after["asked"] == self.repeats)).tolist()
         who = f"{', '.join(map(str, last[:9]))}{', ...' if len(last) > 9 else ''}"
         wait = [Pause(f"the next audit without an auditor's signature costs the bond of client {who}")] if last else []
-        return ProofReplies(posted, refused, after, self.roster(view.roster, after), (known, *wait))
+        now.refuse(refused)
+        now.count(self.roster(now.view.roster, after))
+        now.post(posted)
+        now.hand_on([known, *wait])
+        return after
 
-    def released(self, state: State) -> ProofReplies:
-        """Return the bonds that are still in escrow after the last round: they go back, and prove nothing."""
+    def ended(self, now: Now, state: State) -> State:
+        """Give back the bonds that are still in escrow after the last round; they prove nothing."""
         after = _copied(state)
         open_ = np.flatnonzero(after["standing"] == COMMITTED).tolist()
         after["standing"][open_] = FAILED
-        back = [_released(c, self.bond, account_of(c), RETURNED, UNFINISHED) for c in open_]
-        return ProofReplies(back, (), after)
+        now.post(_released(c, self.bond, account_of(c), RETURNED, UNFINISHED) for c in open_)
+        return after
 
     def _note(self, state: State, client: int, said: SizeAudited) -> str:
         """Return what the book says of an audit that was passed: all that a signature needs to be checked again."""
@@ -242,7 +249,12 @@ class SizesGuard(Guard):
                 f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"
             )
         bond, auditors, spares = round(said.bond * TOKEN), frozenset(said.auditors), clients.leaving.bond == "returned"
-        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=self.remote)
+        proof = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=self.remote)
+        self.helpers = {"sizes": proof}
+
+    def questions(self) -> Sequence[tuple[str, Most]]:
+        """Return that a member commits once in a round and is audited once, at most."""
+        return ("CommitSize", Most()), ("AuditSize", Most())
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""

@@ -42,7 +42,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import SomeShare, call
 from hanse.base.files import table
 from hanse.core.declared import Count, Declared, Digest, Figure, UnsoundError
-from hanse.core.part import Context, Part, PostedRound, State, Unproved, View
+from hanse.core.part import Context, Helper, Most, Now, PostedRound, State, Unproved, View
 from hanse.core.port import Answered, Ask, Request
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Check
@@ -50,7 +50,7 @@ from hanse.data.commitment import SampleCommitment, drawn, sample_bytes
 from hanse.data.samples import Samples
 from hanse.federation.local import LocalFederation, NoAnswerError
 from hanse.learning.job import Engine
-from hanse.runs.guards import Guard, ProofReplies, ProofStep
+from hanse.runs.guards import Guard
 from hanse.runs.server_judge import ServerJudge
 from hanse.wings.evidence.audits import tag_key
 from hanse.wings.evidence.proved_sizes import ProvedSamples
@@ -191,7 +191,7 @@ def tells_gains(here: LocalFederation, client: int, task: Ask) -> Answered:
 
 
 @dataclass(frozen=True)
-class ProofOfTraining(Part):
+class ProofOfTraining(Helper):
     """Asks members to prove that they trained on what they committed to, once the updates of a round are in.
 
     Attributes:
@@ -220,11 +220,6 @@ class ProofOfTraining(Part):
         """Return credits after a round with these z, in the same shape."""
         return np.minimum(credit + np.clip(z, -MOST, MOST) - self.least, 0.0)
 
-    @property
-    def steps(self) -> Sequence[ProofStep]:
-        """The questions of a round, each with the method that hears the answers."""
-        return (self.ask_numbers, self.hear_numbers), (self.ask_gains, self.hear_gains)
-
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask for a seal with each update ("train").
 
@@ -236,16 +231,19 @@ class ProofOfTraining(Part):
             return ()
         return [Request(c, (Ask(SEAL, {"round": view.round}),)) for c in np.unique(view.seats.client).tolist()]
 
-    def ask_numbers(self, view: View, state: State) -> tuple[list[Request], State]:
-        """Return a question for the number behind each seal that came with an update."""
-        return [Request(c, (Ask(NUMBER, {"round": view.round}),)) for c in _members(view) if _seal(view, c)], state
+    def trained(self, now: Now, state: State) -> State:
+        """Ask for the number behind each seal that came with an update, then each member that showed its own about the
+        samples that all numbers together draw. Judge those that trained, and hand on who has not proved it.
+        """
+        view = now.view
+        now.ask([Request(c, (Ask(NUMBER, {"round": view.round}),)) for c in _members(view) if _seal(view, c)])
+        now.ask(self._about_gains(now.view))
+        found, after = self._judged(now.view, state)
+        now.hand_on([found])
+        return after
 
-    def hear_numbers(self, view: View, state: State) -> ProofReplies:
-        """Do nothing yet: the numbers are looked at together with what is asked by them."""
-        return ProofReplies((), (), state)
-
-    def ask_gains(self, view: View, state: State) -> tuple[list[Request], State]:
-        """Ask each member that showed its number about the samples that all numbers together draw."""
+    def _about_gains(self, view: View) -> list[Request]:
+        """Return the question to each member that showed its number."""
         shown, known, asked = _shown(view), view.get(ProvedSamples), list[Request]()
         for c in _members(view):
             if c in shown and known is not None:
@@ -256,10 +254,10 @@ class ProofOfTraining(Part):
                     "of": self.of, "samples": self.samples,
                 }  # fmt: skip
                 asked.append(Request(c, (Ask(GAINS, said, _models(view, c)),)))
-        return asked, state
+        return asked
 
-    def hear_gains(self, view: View, state: State) -> ProofReplies:
-        """Judge the members that trained, and hand on who has not proved it."""
+    def _judged(self, view: View, state: State) -> tuple[Unproved, State]:
+        """Return which of the members that trained have not proved it, and the next state."""
         members, judge = _members(view), cast(ServerJudge, view.judge)
         z, said, others = np.zeros(len(members)), np.zeros((len(members), 3)), np.zeros((len(members), 3))
         moved, shown = np.zeros(len(members), bool), _shown(view)
@@ -285,8 +283,7 @@ class ProofOfTraining(Part):
             "training_seal": np.array([_seal(view, c) for c in members], np.str_),
             "training_number": np.array([shown.get(c, "") for c in members], np.str_),
         }  # fmt: skip
-        found = (Unproved(clients[fails | copies], arrays),)
-        return ProofReplies((), (), {"credit": credit, "unproved": unproved}, found=found)
+        return Unproved(clients[fails | copies], arrays), {"credit": credit, "unproved": unproved}
 
 
 def _members(view: View) -> list[int]:
@@ -358,11 +355,21 @@ class TrainingGuard(Guard):
         """Read the options. Raises UserError."""
         if not self.experiment.of_wing("sizes").proved:
             raise UserError("evidence.training: needs sizes.proved = true: it draws of what members committed to")
-        self.training = call(ProofOfTraining, self.experiment.of_wing("evidence").training or {}, "evidence.training")
+        options = self.experiment.of_wing("evidence").training or {}
+        self.helpers = {"training": call(ProofOfTraining, options, "evidence.training")}
+
+    def questions(self) -> Sequence[tuple[str, Most]]:
+        """Return that a member is asked for a seal, its number, and how its own updates do on its samples."""
+        seats = self.experiment.mechanism.built.train.seats_each()
+        return ("Ask", Most(2)), ("Ask", Most(1, 2 * seats))
 
 
 def checks(rounds: Iterable[PostedRound], config: Mapping[str, Any]) -> Iterator[Check]:
-    """Yield whether the recorded proofs of training follow from what the members said, and were heeded."""
+    """Yield whether the recorded proofs of training follow from what the members said, and were heeded; of a run
+    without them, nothing.
+    """
+    if "training" not in table(config, "evidence"):
+        return
     part = ProofOfTraining(**table(table(config, "evidence"), "training"))
     credits = dict[int, float]()
     wrong = ((r.number, _wrong(part, r, credits)) for r in rounds if "training_client" in r.arrays)

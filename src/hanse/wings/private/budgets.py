@@ -95,7 +95,7 @@ class PrivateGuard(Guard):
             stricter.append({**one, "noise": max(least, own)})
         self.terms = self.noise = replace(rule, noise=least, stricter=stricter)
         if self.terms.quantile is not None:
-            self.clipping = AdaptiveClip(self.terms)
+            self.helpers = {"clipping": AdaptiveClip(self.terms)}
 
     def trains(self, problem: Problem, loop: Loop | None) -> Loop | None:
         """Return the training loop that hides single samples; if whole clients are hidden, ``loop`` itself.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hanse.core.part import Context, Part, State, View
+from hanse.core.part import Context, Helper, State, View
 from hanse.core.port import Request
 from hanse.federation.behaviour import with_training
 from hanse.federation.wrapped import WITHIN
@@ -14,7 +14,7 @@ from hanse.wings.private.privacy import LEAST_CLIP, MOST_CLIP, Privacy
 
 
 @dataclass(frozen=True)
-class AdaptiveClip(Part):
+class AdaptiveClip(Helper):
     """Sends a clip with every training task, and adapts it to the clients' noisy answers.
 
     Each client says whether its update was within the clip: 1 or 0, with noise. With b the mean of these,

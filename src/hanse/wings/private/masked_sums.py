@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.core.port import Closing, Mask, Masked, Reply, Request, Train
+from hanse.core.port import Call, Mask, Masked, Reply, Train
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import SAID
 from hanse.federation.wrapped import Wrapped
@@ -141,35 +141,23 @@ class MaskedSums(Wrapped):
     rule: SecureSums
     seed: int
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
+    def exchange(self, call: Call) -> Sequence[Reply]:
         """Return the replies. Those that trained have their group's mean, or a reason why the sum was not opened."""
-        asked = to_train(requests)
-        if not asked:
-            return self.inner.exchange(round, requests, deadline_s, closing)
-        work = _RoundUnderMasks(self, round, asked, [r for r in requests if r.client not in asked], deadline_s)
-        return work.replies()
+        return _RoundUnderMasks(self, call).replies() if to_train(call.requests) else self.inner.exchange(call)
 
 
 class _RoundUnderMasks:
     """The four exchanges of one round."""
 
-    def __init__(
-        self,
-        port: MaskedSums,
-        round: int,
-        asked: Mapping[int, Request],
-        others: Sequence[Request],
-        seconds: float | None,
-    ) -> None:
-        self.port, self.round, self.asked, self.others = port, round, asked, others
-        self.end = None if seconds is None else time.monotonic() + seconds
+    def __init__(self, port: MaskedSums, call: Call) -> None:
+        self.port, self.round, self.asked = port, call.round, to_train(call.requests)
+        self.others = [request for request in call.requests if request.client not in self.asked]
+        self.end = None if call.deadline_s is None else time.monotonic() + call.deadline_s
         self.traffic: dict[int, tuple[int, int]] = {}
         self.rest: dict[int, Reply] = {}  # what came in "sum"
         self.plain: list[Reply] = []  # the replies of those who do not train
-        ids = np.array(sorted(asked), np.int64)
-        groups = port.rule.groups(port.seed, ids, round) or [ids]
+        ids = np.array(sorted(self.asked), np.int64)
+        groups = port.rule.groups(port.seed, ids, self.round) or [ids]
         self.groups = [MaskedGroup(ids.tolist(), port.rule.least(len(ids))) for ids in groups]
         for group in self.groups:
             self._fitting(group)
@@ -289,7 +277,7 @@ class _RoundUnderMasks:
         seconds = left if summing else min(STEP_S, left or STEP_S)
         found: dict[int, Masked] = {}
         mine = {r.client: r for r in requests}
-        for reply in self.port.inner.exchange(self.round, requests, seconds, None):
+        for reply in self.port.inner.exchange(Call(self.round, requests, seconds)):
             if reply.client not in values:
                 self.plain.append(reply)
                 continue

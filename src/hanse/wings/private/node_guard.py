@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.core.port import Ask, Federation, Mask, OnModels, Reply, Request, Test, Tested, Train, Trained
+from hanse.core.port import Ask, Call, Federation, Mask, OnModels, Reply, Request, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.codec import WireError
-from hanse.federation.node import ACCOUNT, Assignment, Node
+from hanse.federation.node import ACCOUNT, MEMBERS, PRIVATE, Assignment, Node
 from hanse.learning.job import LOOP, Problem
 from hanse.ledger.witness import Witness
 from hanse.wings.private.account import AccountFile
@@ -46,6 +46,8 @@ class PrivateNodeGuard:
     Raises:
         UserError: the run and the account do not fit together, or ``members.txt`` cannot be read.
     """
+
+    heeds = frozenset({ACCOUNT, MEMBERS, PRIVATE})
 
     def __init__(
         self, job: Assignment, folder: Path, samples: int, trusted: Trusted | None, private: Privacy | None
@@ -142,7 +144,7 @@ class PrivateNodeGuard:
 def _exchanged(inner: Federation, round: int, request: Request) -> tuple[Sequence[Reply], str]:
     """Return what the participant's federation of one answers, and why training failed; "" if it did not."""
     try:
-        replies = inner.exchange(round, [request], None, None)
+        replies = inner.exchange(Call(round, [request]))
     except Exception as wrong:  # of whatever class: a server may choose the model for which it is raised
         if not any(isinstance(task, Train) for task in request.tasks):
             raise

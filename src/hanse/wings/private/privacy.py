@@ -359,26 +359,22 @@ class Private(Wrapped):
     secret: bytes = field(default=b"", repr=False)
     own: bool = False
 
-    def exchange(
-        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
-    ) -> Sequence[port.Reply]:
+    def exchange(self, call: port.Call) -> Sequence[port.Reply]:
         """Answer the requests that the accounts allow, and refuse the others, untrained."""
-        instead = {r.client: reply for r in requests if (reply := self._instead(r)) is not None}
-        of = {r.client: r for r in requests if r.client not in instead}
-        replies = self._answers(round, list(of.values()), deadline_s, closing) if of else []
-        return [*instead.values(), *(self._let_out(round, of[reply.client], reply) for reply in replies)]
+        instead = {r.client: reply for r in call.requests if (reply := self._instead(r)) is not None}
+        of = {r.client: r for r in call.requests if r.client not in instead}
+        replies = self._answers(replace(call, requests=list(of.values()))) if of else []
+        return [*instead.values(), *(self._let_out(call.round, of[reply.client], reply) for reply in replies)]
 
-    def _answers(
-        self, round: int, asked: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
-    ) -> Sequence[port.Reply]:
+    def _answers(self, call: port.Call) -> Sequence[port.Reply]:
         """Return what the clients themselves answer; a participant tells an error to its own log alone."""
         try:
-            return self.inner.exchange(round, asked, deadline_s, closing)
+            return self.inner.exchange(call)
         except Exception:  # of whatever class: its text may be made of samples
             if not self.own:
                 raise
-            log.warning("round %d: it could not answer", round, exc_info=True)
-            return [port.Reply(request.client, refused=LOOP) for request in asked]
+            log.warning("round %d: it could not answer", call.round, exc_info=True)
+            return [port.Reply(request.client, refused=LOOP) for request in call.requests]
 
     def _instead(self, request: port.Request) -> port.Reply | None:
         """Return the reply to a request that the clients need not see, or None."""

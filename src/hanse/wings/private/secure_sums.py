@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.streams import stream
-from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.port import Call, Reply, Request, Train, Trained
 from hanse.core.table import Ints
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import COUNTS
@@ -105,17 +105,17 @@ class Secured(Wrapped):
     rule: SecureSums
     seed: int
 
-    def heard(
-        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
-    ) -> Sequence[Reply]:
+    def heard(self, call: Call, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies. Those that trained have their group's mean, or a reason why there is no sum."""
-        asked = to_train(asked.values())
-        found = [(reply, summand(asked[reply.client], reply, deadline_s)) for reply in replies if reply.client in asked]
+        asked = to_train(call.requests)
+        found = [
+            (reply, summand(asked[reply.client], reply, call.deadline_s)) for reply in replies if reply.client in asked
+        ]
         came = {reply.client: one for reply, one in found if isinstance(one, Summand)}
         # what is not summed is not seen either
         out = {reply.client: replace(reply, results=(), refused=why) for reply, why in found if isinstance(why, str)}
         ids = np.array(sorted(asked), np.int64)
-        for group in self.rule.groups(self.seed, ids, round) or [ids]:
+        for group in self.rule.groups(self.seed, ids, call.round) or [ids]:
             out |= self._summed({c: came[c] for c in group.tolist() if c in came}, len(group))
         return [out.get(r.client, r) for r in replies]
 
