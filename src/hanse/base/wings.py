@@ -18,7 +18,7 @@ from typing import Any
 GROUP = "hanse.wings"
 # the kinds of names that the code looks up (:class:`Names`); another one would do nothing
 KINDS = frozenset({"models", "sources", "source_options", "behaviours", "mechanisms", "settings", "sections", "guards"})
-KINDS |= {"accounts", "amends", "forbids", "node_guards", "answers", "replays", "statements", "flower"}
+KINDS |= {"accounts", "amends", "forbids", "node_guards", "answers", "replays", "checks", "statements", "flower"}
 KINDS |= {"select", "train", "weigh", "value", "settle", "deploy"}
 
 
@@ -51,8 +51,8 @@ class Wing:
             "sections" (:mod:`hanse.runs.config`). By the core, under the names of settings and questions: "guards" and
             "accounts" (:mod:`hanse.runs.guards`), "amends" (:mod:`hanse.runs.rundir`), "forbids" (tables of what does
             not go together, :mod:`hanse.mechanisms.fits`), "node_guards" (:mod:`hanse.federation.node`), "answers"
-            (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`), "statements"
-            (:mod:`hanse.flower.receipts`); "flower": names of ``hanse.flower``.
+            (:mod:`hanse.federation.local`), "replays" and "checks" (:mod:`hanse.runs.replay`),
+            "statements" (:mod:`hanse.flower.receipts`); "flower": names of ``hanse.flower``.
     """
 
     name: str

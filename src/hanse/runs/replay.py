@@ -48,6 +48,7 @@ from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 # which are at least 1 together and at most MOST: one absurd number must not hide changes to all others
 ROUNDING, LEFT, MOST = 1e-12, 2.0**-46, 1e6
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
+CHECKS: Mapping[str, Any] = Names({}, "checks")  # of wings' own records: ``checks(rounds, config)`` yields each Check
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
@@ -328,7 +329,7 @@ class Again:
 
 def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:
     """Return the checks that a run's payment rule names, or of a rule that is not known here those of markets, those of
-    proofs of training, and what came of calling the rule again.
+    wings, and what came of calling the rule again.
 
     Args:
         rounds: the rounds of the run.
@@ -347,9 +348,7 @@ def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tup
         raise UserError(f"{file}: the record of the round cannot be read: {first_line(wrong)}") from None
     deque(following, maxlen=0)  # those that no check has asked for
     config = read_toml(rounds.folder / "config.toml")
-    if "training" in table(config, "evidence") and "training" in REPLAYS:
-        checks += tuple(REPLAYS["training"](rounds, config))
-    return checks, again
+    return (*checks, *(one for of_wing in CHECKS.values() for one in of_wing(rounds, config))), again
 
 
 def _again(r: PostedRound, rule: Any, recorded: RecordedInputs, state: State, alone: bool) -> tuple[Settlement, State]:

@@ -32,9 +32,7 @@ WING = Wing(
             "training number": "hanse.wings.evidence.training:numbers",
             "training gains": "hanse.wings.evidence.training:tells_gains",
         },
-        "replays": {
-            "sizes": "hanse.wings.evidence.replay_bonds:Bonds",
-            "training": "hanse.wings.evidence.training:checks",
-        },
+        "replays": {"sizes": "hanse.wings.evidence.replay_bonds:Bonds"},
+        "checks": {"training": "hanse.wings.evidence.training:checks"},
     },
 )
