@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -26,11 +26,8 @@ from hanse.core.entry import KEPT, RETURNED
 from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
 from hanse.data.commitment import Committed, SampleCommitment, attested, drawn, fault, packed
 from hanse.federation.local import LocalFederation, NoAnswerError
-from hanse.ledger.note import public_of
+from hanse.ledger.note import PrivateKey, public_of
 from hanse.ledger.receipts import read_receipts
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 QUESTION, SIGNED = "audit.json", "audit-signed.json"
 
@@ -153,7 +150,7 @@ class AuditFolder:
                 raise UserError(f"{self.path}: too late: the bond was lost or came back in round {receipt.round}")
         return _QUESTION.of_file(file, 1 << 16)
 
-    def sign(self, held: Committed, tags: bytes, key: Ed25519PrivateKey) -> Question:
+    def sign(self, held: Committed, tags: bytes, key: PrivateKey) -> Question:
         """As the auditor, open the leaves that were asked for, sign if all samples are there, and return the question.
 
         Args:
