@@ -120,12 +120,18 @@ class Declared(Generic[T]):
         except ValidationError as wrong:
             raise UnsoundError(_line(wrong, self.kind)) from None
 
-    def of_file(self, file: Path, most: int = SMALL) -> T:
-        """Read a JSON file of at most so many bytes, which may be a stranger's. Raises UserError."""
+    def of_file(self, file: Path, most: int = SMALL, says: str = "{}") -> T:
+        """Read a JSON file of at most so many bytes, which may be a stranger's. Raises UserError.
+
+        Args:
+            file: the file.
+            most: how many bytes it may have.
+            says: what the error says of the file, with ``{}`` for what is wrong in it.
+        """
         try:
             return self.read(read_text(file, most))
         except UnsoundError as wrong:
-            raise UserError(f"{file}: {wrong}") from None
+            raise UserError(f"{file}: {says.format(wrong)}") from None
 
     def canonical(self, text: str) -> T:
         """Read a JSON text, as :meth:`read`, that is signed or hashed: it must be as Python writes it, without blanks.
