@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
-from hanse.core.declared import Count, Declared, Digest, UnsoundError
+from hanse.core.declared import Count, Declared, Digest
 from hanse.core.entry import KEPT, RETURNED
 from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
 from hanse.data.commitment import Committed, SampleCommitment, attested, drawn, fault, packed
@@ -130,10 +130,7 @@ class AuditFolder:
         asked = Question(root=task.root, size=task.size, seed=task.seed, leaves=len(task.leaves))
         write_whole(self.path / QUESTION, json.dumps(asked) + "\n", private=True)
         file = self.path / SIGNED
-        try:
-            said = _SIGNED.read(read_text(file, 1 << 16)) if file.exists() else None
-        except UnsoundError as wrong:
-            raise AuditFaultError(f"{SIGNED}: {wrong}") from None
+        said = _SIGNED.read(read_text(file, 1 << 16), AuditFaultError, f"{SIGNED}: {{}}") if file.exists() else None
         if said is None or said["question"] != asked:
             raise AuditFaultError("no auditor has signed yet; 'hanse audit size' on its premises does")
         return said["auditor"], said["signature"]
