@@ -48,10 +48,10 @@ def test_what_is_within_the_bounds_is_let_in_unchanged_and_nothing_beyond(
             declared.check(value)
 
 
-def test_the_line_names_the_field_of_the_result_that_it_lies_in() -> None:
+def test_the_line_names_the_field_of_the_result_that_it_lies_in_as_the_caller_words_it() -> None:
     wrong = Reply(1, (Trained(-1, torch.zeros(2), 3.0, 0.5, 2),))
-    with pytest.raises(UnsoundError, match=r"^Trained[.]seat: -1: must be at least 0$"):
-        Declared[Any](Reply).check(wrong)
+    with pytest.raises(LookupError, match=r"^it says {a}: Trained[.]seat: -1: must be at least 0$"):
+        Declared[Any](Reply).check(wrong, LookupError, "it says {a}: {}")
 
 
 @pytest.mark.parametrize(

@@ -106,26 +106,32 @@ class Declared(Generic[T]):
         """The type's validator, made when it is first used."""
         return TypeAdapter(tuple[self.kind], config=_CONFIG)  # type: ignore[name-defined]
 
-    def check(self, value: Any) -> T:
-        """Return ``value`` if it is of the declared type. Raises UnsoundError."""
+    def check(self, value: Any, error: type[Exception] = UnsoundError, says: str = "{}") -> T:
+        """Return ``value`` if it is of the declared type.
+
+        Args:
+            value: the value.
+            error: what is raised if it is not.
+            says: the error's line, with ``{}`` for what is wrong.
+        """
         try:
             return self._adapter.validate_python((value,))[0]
         except ValidationError as wrong:
-            raise UnsoundError(_line(wrong, self.kind)) from None
+            raise error(says.replace("{}", _line(wrong, self.kind))) from None
 
-    def read(self, text: str) -> T:
-        """Parse a JSON text and check that it is of the declared type. Raises UnsoundError."""
+    def read(self, text: str, error: type[Exception] = UnsoundError, says: str = "{}") -> T:
+        """Parse a JSON text and check that it is of the declared type; for the arguments see :meth:`check`."""
         try:
             return self._adapter.validate_json(f"[{text}]")[0]
         except ValidationError as wrong:
-            raise UnsoundError(_line(wrong, self.kind)) from None
+            raise error(says.replace("{}", _line(wrong, self.kind))) from None
 
-    def of_file(self, file: Path, most: int = SMALL) -> T:
-        """Read a JSON file of at most so many bytes, which may be a stranger's. Raises UserError."""
-        try:
-            return self.read(read_text(file, most))
-        except UnsoundError as wrong:
-            raise UserError(f"{file}: {wrong}") from None
+    def of_file(self, file: Path, most: int = SMALL, says: str = "{}") -> T:
+        """Read a JSON file of at most so many bytes, which may be a stranger's.
+
+        Raises UserError, which says of the file what ``says`` has, with ``{}`` for what is wrong in it.
+        """
+        return self.read(read_text(file, most), UserError, f"{file}: {says}")
 
     def canonical(self, text: str) -> T:
         """Read a JSON text, as :meth:`read`, that is signed or hashed: it must be as Python writes it, without blanks.

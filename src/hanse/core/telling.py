@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.core.declared import Declared, UnsoundError
+from hanse.core.declared import Declared
 from hanse.core.entry import LEAVE, in_tokens, tokens
 
 Words = Annotated[str, Field(max_length=80)]  # a title, a label, a unit
@@ -269,7 +269,6 @@ def matched(pattern: str, name: str) -> tuple[str, ...] | None:
 ABOUT = "about.json"
 MOST = 1 << 25  # bytes of the file that are read
 MOST_CLIENTS = 10**6  # of one conduct; of more it is not said who they are
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -395,7 +394,8 @@ def describe(
     for slot, part in parts.items():
         standing = [other for other in parts if parts[other] is part]  # one object may stand in several slots
         if hasattr(part, "tells") and standing[0] == slot:
-            telling = _sound(_TELLING, part.tells(frozenset(standing)), f"mechanism.{slot}: {type(part).__name__}")
+            where = f"mechanism.{slot}: {type(part).__name__}"
+            telling = _TELLING.check(part.tells(frozenset(standing)), UserError, f"{where} {_SAYS}")
             said += [PartDescription(slot, type(part).__name__[:80], telling)] if telling != Telling() else []
     acting = {f"behaviour.{name}": behaviour for name, behaviour in behaviours.items()} | {"clients.policy": policy}
     conducts = []
@@ -404,7 +404,7 @@ def describe(
             conduct = actor.tells(num_clients, seed)
             if isinstance(conduct, Conduct) and len(conduct.clients) > MOST_CLIENTS:
                 conduct = Conduct(sentence=conduct.sentence)  # too many to list: only what they do is kept
-            conduct = _sound(_CONDUCT, conduct, where)
+            conduct = _CONDUCT.check(conduct, UserError, f"{where} {_SAYS}")
             conducts += [conduct] if conduct.label or conduct.sentence else []
     return About(tuple(said), tuple(conducts), None if profiles is None else _roles(profiles))
 
@@ -419,14 +419,7 @@ def _roles(profiles: Sequence[Mapping[str, Any]]) -> tuple[Role, ...]:
 
 
 _TELLING, _CONDUCT, _ABOUT = Declared[Telling](Telling), Declared[Conduct](Conduct), Declared[About](About)
-
-
-def _sound(declared: Declared[T], value: Any, where: str) -> T:
-    """Return what is said if it is as declared. Raises UserError that begins with ``where``."""
-    try:
-        return declared.check(value)
-    except UnsoundError as wrong:
-        raise UserError(f"{where} says of itself: {wrong}") from None
+_SAYS = "says of itself: {}"
 
 
 def write_about(folder: Path, said: About) -> None:

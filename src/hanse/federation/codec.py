@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
-from hanse.core.declared import Count, Declared, Name, UnsoundError
+from hanse.core.declared import Count, Declared, Name
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -189,10 +189,7 @@ def unpack(message: Message, held: Arrays | None = None, *, tensors: int | None 
     value = found.read(header, 0)
     if found.missing:
         raise MissingError(sorted(found.missing))
-    try:
-        return _SOUND[type(value)].check(value) if sound and type(value) in _SOUND else value
-    except UnsoundError as wrong:
-        raise WireError(str(wrong)) from None
+    return _SOUND[type(value)].check(value, WireError) if sound and type(value) in _SOUND else value
 
 
 def unpack_reply(message: Message, room: Room) -> port.Reply:
@@ -259,10 +256,7 @@ class _HeaderReader:
 
     def _tensor(self, value: Any) -> Tensor:
         """Return a tensor, put together from the arrays that the header names."""
-        try:
-            said = _TENSOR.check(value)
-        except UnsoundError as wrong:
-            raise WireError(f"a tensor without hashes, shape or type: {wrong}") from None
+        said = _TENSOR.check(value, WireError, "a tensor without hashes, shape or type: {}")
         hashes, shape, dtype = said["$tensor"], said["shape"], getattr(torch, said["dtype"])
         count, blocks = math.prod(shape), shape[0] if len(shape) == 2 else 1
         # counted before anything is allocated

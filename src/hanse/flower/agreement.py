@@ -647,10 +647,8 @@ class Binding:
         """Return what was asked so far. Raises WireError if the file is damaged: nothing is asked anew for that."""
         path = self._path()
         text = path.read_text().partition("\n")[0] if path.exists() else ""
-        try:
-            return _TALLY.read(text) if text else QuestionTally()
-        except UnsoundError as wrong:
-            raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
+        damaged = f"{path}: is damaged ({{}}): restore it from a copy"
+        return _TALLY.read(text, WireError, damaged) if text else QuestionTally()
 
 
 def agreements(home: Path) -> list[Agreement]:

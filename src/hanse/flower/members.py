@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
-from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
+from hanse.base.files import FEDERATION, LONGEST, MEMBERS, json_lines, write_whole
 from hanse.base.plain_text import quantity
 from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, Figure, UnsoundError
 from hanse.core.port import ClientInfo
@@ -191,12 +191,9 @@ class Members:
         """
         if path is None or not path.exists():
             return Members(path)
-        try:
-            found = _REGISTER.read(path.read_text())
-        except ValueError as wrong:
-            raise UserError(_damaged(path, str(wrong))) from None
+        found = _REGISTER.of_file(path, LONGEST, _DAMAGED)
         if len({m.key for m in found}) < len(found) or len({m.id for m in found}) < len(found):
-            raise UserError(_damaged(path, "a key or an id is there twice"))
+            raise UserError(f"{path}: {_DAMAGED.format('a key or an id is there twice')}")
         return Members(path, {m.key: m for m in found})
 
     def by_id(self) -> dict[int, Member]:
@@ -256,14 +253,10 @@ class Members:
 _KEY = re.compile("[0-9a-f]{64}", re.IGNORECASE)
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
-
-
-def _damaged(path: Path, why: str) -> str:
-    """Return the error line of a register that cannot be read."""
-    return (
-        f"{path}: is not a register of members ({why}); put a copy of it back: it says which key has which account "
-        "(without any, a run starts anew in another folder)"
-    )
+_DAMAGED = (
+    "is not a register of members ({}); put a copy of it back: it says which key has which account "
+    "(without any, a run starts anew in another folder)"
+)
 
 
 def unregistered(folder: Path, keys: Mapping[str, bytes]) -> str:

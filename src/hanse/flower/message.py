@@ -18,7 +18,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.plain_text import quantity
-from hanse.core.declared import Count, Declared, Int64, UnsoundError
+from hanse.core.declared import Count, Declared, Int64
 from hanse.federation.codec import Message, WireError
 from hanse.flower.arrays import opened, size_of
 from hanse.flower.leave import LONGEST
@@ -92,10 +92,7 @@ def said_beside(values: dict[str, Any]) -> Beside:
     """
     if unknown := sorted(set(values) - set(Beside.__annotations__)):
         raise WireError(f"unknown value '{unknown[0][:40]}' beside the message")
-    try:
-        return _BESIDE.check(values)
-    except UnsoundError as wrong:
-        raise WireError(str(wrong)) from None
+    return _BESIDE.check(values, WireError)
 
 
 def _read(array: Array) -> NDArray[Any]:

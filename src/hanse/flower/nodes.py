@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from logging import INFO
 from typing import Any, ParamSpec, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
@@ -29,6 +28,7 @@ from hanse.federation.check import one_line, reading
 from hanse.federation.codec import WireError
 from hanse.flower.message import QUERY
 from hanse.flower.signing import sign
+from hanse.ledger.note import PrivateKey
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,9 +76,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
         time.sleep(0.5)
 
 
-def sent(
-    grid: Grid, key: Ed25519PrivateKey, records: Mapping[int, RecordDict], seconds: float, group: str
-) -> dict[int, str]:
+def sent(grid: Grid, key: PrivateKey, records: Mapping[int, RecordDict], seconds: float, group: str) -> dict[int, str]:
     """Send a signed question to each of several nodes.
 
     Args:

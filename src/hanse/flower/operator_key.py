@@ -15,14 +15,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.files import OPERATORS, write_whole
-from hanse.ledger.note import fingerprint, is_weak, own_key, public_of
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hanse.ledger.note import PrivateKey, fingerprint, is_weak, own_key, public_of
 
 KEY, PUBLIC = "operator.key", "operator.pub"
 SIGNS_WITH, PINNED = "HANSE_OPERATOR_KEY", "HANSE_OPERATOR"  # the environment variables
@@ -52,7 +48,7 @@ def make_operator_key(folder: Path) -> Path:
     return public
 
 
-def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
+def signing_key(path: Path | None = None) -> PrivateKey:
     """Return the private key with which the server signs.
 
     Args:

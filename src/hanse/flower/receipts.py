@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on, private_folder, write_whole
 from hanse.base.wings import Names
 from hanse.core.book import LedgerError
-from hanse.ledger.note import is_signed, sign
+from hanse.ledger.note import PrivateKey, is_signed, sign
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Issuer
 from hanse.runs.run_record import load_run
@@ -39,7 +37,7 @@ SIGNER = "hanse/statement"  # the name under which the operator signs
 _WHAT = "hanse statement 1\n"  # so the signature is under nothing else
 
 
-def signed_page(page: str, key: Ed25519PrivateKey) -> str:
+def signed_page(page: str, key: PrivateKey) -> str:
     """Return a page with the operator's signature under all of it, as a comment in its last line.
 
     Args:
@@ -56,7 +54,7 @@ def is_signed_page(page: str, public: bytes) -> bool:
     return is_signed(_WHAT + text + newline, last.removeprefix("<!-- ").removesuffix(" -->"), SIGNER, public)
 
 
-def signed_statements(run: Path, clients: Iterable[int], key: Ed25519PrivateKey) -> Iterator[tuple[int, str]]:
+def signed_statements(run: Path, clients: Iterable[int], key: PrivateKey) -> Iterator[tuple[int, str]]:
     """Yield these clients of a run with their statements as of now, signed; of one that cannot be made, the log says
     why.
     """
@@ -196,7 +194,7 @@ class Teller:
     letters: Letters
     deliver: Callable[[], None]
     run: Path
-    key: Ed25519PrivateKey | None = None
+    key: PrivateKey | None = None
     _every: int = 1
     _here: dict[int, set[int]] = field(default_factory=dict)  # by round: who was there
     _issuer: Issuer | None = None  # None: the mechanism does not pay

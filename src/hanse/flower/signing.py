@@ -20,14 +20,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 
 from hanse.base.plain_text import quantity
 from hanse.federation.codec import Message, WireError, hash_of
 from hanse.flower.node_log import MOST, NodeLog
-from hanse.ledger.note import fingerprint
+from hanse.ledger.note import PrivateKey, fingerprint
 
 TOLD = ("kind", "round", "agreement")  # of a request, in the node's own log
 
@@ -46,7 +46,7 @@ def _statement(values: Mapping[str, Any], arrays: Iterable[str], run: int, node:
     return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
 
-def sign(message: FlowerMessage, key: Ed25519PrivateKey) -> FlowerMessage:
+def sign(message: FlowerMessage, key: PrivateKey) -> FlowerMessage:
     """Add a nonce and the signature to a request, and return it."""
     values, about = message.content.config_records["hanse"], message.metadata
     values["nonce"] = secrets.token_hex(16)

@@ -15,17 +15,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from hanse.base.files import LONGEST, opened
 from hanse.base.merkle import as_text, hashes_of, root_from
 from hanse.base.plain_text import quantity
 from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import CLOSE, MINT, Transaction, leaf
-from hanse.ledger.note import DASH, fingerprint, is_signed, sign
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hanse.ledger.note import DASH, PrivateKey, fingerprint, is_signed, sign
 
 ORIGIN = "hanse/"  # before the book's name, in the first line of a head
 
@@ -114,7 +111,7 @@ class LogHead:
         """Return the head as a signed note: the text, a blank line, the signatures."""
         return f"{self.text}\n{''.join(self.signatures)}"
 
-    def signed(self, key: Ed25519PrivateKey | None) -> LogHead:
+    def signed(self, key: PrivateKey | None) -> LogHead:
         """Return the head with only the operator's signature, or with none if there is no key."""
         return replace(self, signatures=() if key is None else (sign(self.text, self.origin, key),))
 

@@ -13,7 +13,7 @@ import hashlib
 import re
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hanse.base.errors import UserError, gated, library
 from hanse.base.files import write_whole
@@ -22,12 +22,13 @@ from hanse.base.merkle import decoded
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+PrivateKey: TypeAlias = "Ed25519PrivateKey"  # a name only: who checks books needs no package for signatures
 DASH = "\u2014 "  # before each signature
 _LINE = re.compile(rf"{DASH}([^\s+]+) ([A-Za-z0-9+/]+=*)\n?")
 _SIGNED, _COSIGNED = b"\x01", b"\x04"  # the kinds of keys: Ed25519, and Ed25519 for cosignatures
 
 
-def sign(text: str, name: str, key: Ed25519PrivateKey) -> str:
+def sign(text: str, name: str, key: PrivateKey) -> str:
     """Return the line with an operator's signature under a note.
 
     Args:
@@ -63,7 +64,7 @@ def is_signed(text: str, line: str, name: str, public: bytes) -> bool:
     return len(blob) == 64 and is_signature(text.encode(), blob, public)
 
 
-def cosign(text: str, name: str, key: Ed25519PrivateKey, time: int) -> str:
+def cosign(text: str, name: str, key: PrivateKey, time: int) -> str:
     """Return the line with a witness's cosignature under a note.
 
     Args:
@@ -88,7 +89,7 @@ def cosigned_at(text: str, line: str, name: str, public: bytes) -> int | None:
     return int(time) if is_signature(_with_time(text, time), blob[8:], public) else None
 
 
-def public_of(key: Ed25519PrivateKey) -> bytes:
+def public_of(key: PrivateKey) -> bytes:
     """Return the public half of a key, 32 bytes."""
     return key.public_key().public_bytes_raw()
 
@@ -118,7 +119,7 @@ def fingerprint(public: bytes) -> str:
     return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
 
 
-def load_key(path: Path) -> Ed25519PrivateKey:
+def load_key(path: Path) -> PrivateKey:
     """Read an Ed25519 private key without a password, in PEM or OpenSSH format.
 
     Raises:
@@ -132,11 +133,11 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         key = (load_ssh_private_key if b"OPENSSH" in blob else load_pem_private_key)(blob, None)
     if not isinstance(key, private):
         raise UserError(f"{path}: is not an Ed25519 key")
-    found: Ed25519PrivateKey = key
+    found: PrivateKey = key
     return found
 
 
-def own_key(path: Path) -> Ed25519PrivateKey:
+def own_key(path: Path) -> PrivateKey:
     """Return this user's own Ed25519 private key (PEM), which is made if there is no file. It is never replaced.
 
     Raises:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from hanse.base.errors import UserError
 from hanse.base.lock import flock
@@ -34,11 +34,8 @@ from hanse.base.plain_text import quantity
 from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
-from hanse.ledger.note import public_of
+from hanse.ledger.note import PrivateKey, public_of
 from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, RecordDigest, Records, close
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class Ledger:
     book: str
     floor: int
     read_only: bool
-    _key: Ed25519PrivateKey | None
+    _key: PrivateKey | None
     public: bytes | None
     _walk: Walk | None = None  # the last one that came to its end: the next goes on from there
 
@@ -161,7 +158,7 @@ class Ledger:
         book: str = "main",
         floor: int = 0,
         read_only: bool = False,
-        key: Ed25519PrivateKey | None = None,
+        key: PrivateKey | None = None,
         public: bytes | None = None,
     ) -> Ledger:
         """Open a book. A book that does not exist is created, unless ``read_only``.

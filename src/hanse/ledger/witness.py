@@ -22,7 +22,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hanse.base.errors import UserError, gated
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
@@ -31,12 +31,9 @@ from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.base.plain_text import is_plain, quantity
 from hanse.core.entry import leaf
 from hanse.ledger.log import LogHead
-from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
+from hanse.ledger.note import PrivateKey, cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
 from hanse.ledger.receipts import newest
 from hanse.ledger.store import Ledger
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY, PUBLIC, HEADS, ALARM = "witness.key", "witness.pub", "heads", "alarm.jsonl"  # in a participant's folder
 LARGEST = 1 << 14  # characters of a head or of a proof that are read
@@ -305,7 +302,7 @@ def _last(path: Path) -> LogHead | None:
     return _head(path, *last[0]) if last else None
 
 
-def _witness_key(path: Path) -> Ed25519PrivateKey:
+def _witness_key(path: Path) -> PrivateKey:
     """Return a witness's key, which is made if there is none. Raises UserError if others can read it."""
     if not path.exists():
         private_folder(path.parent)

@@ -16,7 +16,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.imports import named
-from hanse.core.declared import Declared, UnsoundError
+from hanse.core.declared import Declared
 from hanse.core.entry import TOKEN
 from hanse.core.part import Mechanism
 from hanse.core.table import Ints
@@ -158,10 +158,7 @@ def _terms(mechanism: Mechanism, joining: BeforeJoining) -> Terms:
         telling = settle.tells(frozenset({"settle"})).participant if hasattr(settle, "tells") else ""
         unknown = f"What its settle part '{name}' charges is not known here: {joining.at_stake_in_words}."
         return Terms((telling, unknown) if telling else (unknown,))
-    try:
-        return Declared[Terms](Terms).check(terms)
-    except UnsoundError as wrong:
-        raise UserError(f"mechanism.settle: {name}: {wrong}") from None
+    return Declared[Terms](Terms).check(terms, UserError, f"mechanism.settle: {name}: {{}}")
 
 
 def _with_bond(experiment: Experiment, terms: Terms) -> Terms:

@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, current_thread, main_thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from hanse.learning.job import LOOP, NO_STEP
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
+from hanse.ledger.note import PrivateKey
 from hanse.ledger.receipts import AGREEMENT, close
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import LoopState, own_copy
@@ -59,9 +60,6 @@ from hanse.runs.rundir import RunDir, claim, settings_played
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 log = logging.getLogger(__name__)
 
@@ -553,7 +551,7 @@ def run_remote(
     hold: Hold,
     observers: Sequence[Any] = (),
     other_data: bool = False,
-    key: Ed25519PrivateKey | None = None,
+    key: PrivateKey | None = None,
     agreement: str = "",
 ) -> PlayedRun:
     """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
@@ -586,7 +584,7 @@ def play(
     again: bool = False,
     overwrite: bool = False,
     other_data: bool = False,
-    key: Ed25519PrivateKey | None = None,
+    key: PrivateKey | None = None,
 ) -> PlayedRun:
     """Play the rounds of a session: all, or those that are left.
 

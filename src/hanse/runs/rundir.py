@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
@@ -52,8 +52,8 @@ from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
 from hanse.core.telling import ABOUT, write_about
 from hanse.data.commitment import CommittedSet
 from hanse.data.fingerprint import DATA, compare_data, fingerprint, write_data
+from hanse.ledger.note import PrivateKey, public_of
 from hanse.ledger.note import fingerprint as print_of
-from hanse.ledger.note import public_of
 from hanse.ledger.receipts import write_receipts
 from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Issuer, Ledger
@@ -65,9 +65,6 @@ from hanse.runs.recomputable import Commitment, answers_file, audit_folder, vali
 from hanse.runs.round_record import HASH, LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord, lost_rounds, round_file
 from hanse.runs.run_record import LEFT_OUT, LENGTH, changeable, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 log = logging.getLogger("hanse.ledger")
 
@@ -100,7 +97,7 @@ class RunBooks:
 
     @staticmethod
     def open(
-        folder: Path, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None = None
+        folder: Path, experiment: Experiment, snapshot: Snapshot | None, key: PrivateKey | None = None
     ) -> RunBooks:
         """Open the log, and append those transactions of the checkpoint that it lacks.
 
@@ -276,9 +273,7 @@ class RunDir:
     _settings: str = ""  # what each checkpoint says was played
 
     @staticmethod
-    def create(
-        session: Session, hold: Hold, *, overwrite: bool = False, key: Ed25519PrivateKey | None = None
-    ) -> RunDir:
+    def create(session: Session, hold: Hold, *, overwrite: bool = False, key: PrivateKey | None = None) -> RunDir:
         """Make a new run directory. If that fails, nothing new is left behind.
 
         Args:
@@ -326,7 +321,7 @@ class RunDir:
 
     @staticmethod
     def reopen(
-        session: Session, hold: Hold, *, other_data: bool = False, key: Ed25519PrivateKey | None = None
+        session: Session, hold: Hold, *, other_data: bool = False, key: PrivateKey | None = None
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
         """Open a run directory to resume it. Everything after the last intact checkpoint is cut off, once it is known
         that books and lines can go on from there: a refusal loses nothing.
@@ -389,7 +384,7 @@ class RunDir:
             said.append("warning: no sound checkpoint is left; starting again from round 0")
         return None
 
-    def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
+    def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: PrivateKey | None) -> None:
         """Open the books and the line files."""
         self._settings = settings_played(self.path, experiment)
         file = self.path / "ledger.json"

@@ -9,19 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import going_on, read_text, write_whole
 from hanse.base.lock import Hold
-from hanse.ledger.note import DASH, is_signed, public_of, sign
+from hanse.ledger.note import DASH, PrivateKey, is_signed, public_of, sign
 from hanse.ledger.run_ledger import BooksAtCheckpoint, latest_claim
 from hanse.runs.config import Experiment, read_file
 from hanse.wings.charter.charter import Charter, charter_of
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNER = "hanse/charter"  # the name under which members sign
 
@@ -60,7 +56,7 @@ def both_in(text: str, where: str) -> tuple[Charter, Charter]:
     return old, new
 
 
-def signed(text: str, lines: Sequence[str], old: Charter, keys: Sequence[Ed25519PrivateKey]) -> list[str]:
+def signed(text: str, lines: Sequence[str], old: Charter, keys: Sequence[PrivateKey]) -> list[str]:
     """Return the lines with the signatures of these keys added. Raises UserError for a key that is no member's."""
     members = {member.key for member in old.members.values() if member.key}
     for key in keys:

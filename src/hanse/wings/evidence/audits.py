@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -21,16 +21,13 @@ from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
-from hanse.core.declared import Count, Declared, Digest, UnsoundError
+from hanse.core.declared import Count, Declared, Digest
 from hanse.core.entry import KEPT, RETURNED
 from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
 from hanse.data.commitment import Committed, SampleCommitment, attested, drawn, fault, packed
 from hanse.federation.local import LocalFederation, NoAnswerError
-from hanse.ledger.note import public_of
+from hanse.ledger.note import PrivateKey, public_of
 from hanse.ledger.receipts import read_receipts
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 QUESTION, SIGNED = "audit.json", "audit-signed.json"
 
@@ -133,10 +130,7 @@ class AuditFolder:
         asked = Question(root=task.root, size=task.size, seed=task.seed, leaves=len(task.leaves))
         write_whole(self.path / QUESTION, json.dumps(asked) + "\n", private=True)
         file = self.path / SIGNED
-        try:
-            said = _SIGNED.read(read_text(file, 1 << 16)) if file.exists() else None
-        except UnsoundError as wrong:
-            raise AuditFaultError(f"{SIGNED}: {wrong}") from None
+        said = _SIGNED.read(read_text(file, 1 << 16), AuditFaultError, f"{SIGNED}: {{}}") if file.exists() else None
         if said is None or said["question"] != asked:
             raise AuditFaultError("no auditor has signed yet; 'hanse audit size' on its premises does")
         return said["auditor"], said["signature"]
@@ -153,7 +147,7 @@ class AuditFolder:
                 raise UserError(f"{self.path}: too late: the bond was lost or came back in round {receipt.round}")
         return _QUESTION.of_file(file, 1 << 16)
 
-    def sign(self, held: Committed, tags: bytes, key: Ed25519PrivateKey) -> Question:
+    def sign(self, held: Committed, tags: bytes, key: PrivateKey) -> Question:
         """As the auditor, open the leaves that were asked for, sign if all samples are there, and return the question.
 
         Args:

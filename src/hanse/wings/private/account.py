@@ -242,13 +242,9 @@ class AccountFile:
         Raises:
             UserError: the file is damaged. Nothing may be answered then, since what was spent is not known.
         """
-        try:
-            return _ACCOUNT.read(self.path.read_text())
-        except FileNotFoundError:
+        if not self.path.exists():
             return None
-        except (ValueError, OSError) as wrong:
-            said = str(wrong).splitlines()[0]
-            raise UserError(f"{self.path}: the privacy account cannot be read: {said}") from None
+        return _ACCOUNT.of_file(self.path, says="the privacy account cannot be read: {}")
 
     def write(self, account: PrivacyAccount) -> None:
         """Write the account, whole and through to the disk, readable by this user alone."""

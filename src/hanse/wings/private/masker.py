@@ -34,7 +34,7 @@ from torch import Tensor
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.lock import locked
-from hanse.core.declared import Plain, UnsoundError
+from hanse.core.declared import Plain
 from hanse.core.port import Mask, Masked, Train
 from hanse.federation.codec import WireError, pack
 from hanse.federation.mask_steps import ASKED, context_of, masked_with, statement
@@ -327,10 +327,7 @@ class Masker:
 
     def _read(self, task: Mask) -> Any:
         """Return what the server says in a step. Raises WireError if it is of another form."""
-        try:
-            return ASKED[task.name].check(dict(task.values))
-        except UnsoundError as wrong:
-            raise WireError(str(wrong)) from None
+        return ASKED[task.name].check(dict(task.values), WireError)
 
     def _trusted(self) -> Trusted:
         """Return whom this participant sums its updates with. Raises WireError if it named nobody."""
