@@ -50,7 +50,7 @@ from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 # which are at least 1 together and at most MOST: one absurd number must not hide changes to all others
 ROUNDING, LEFT, MOST = 1e-12, 2.0**-46, 1e6
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
-CHECKS: Mapping[str, Any] = Names({}, "checks")  # of wings' own records: ``checks(rounds, config)`` yields each Check
+CHECKS: Mapping[str, Any] = Names({}, "checks")  # of wings' records, by setting: ``checks(rounds, config)`` yields them
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
@@ -350,7 +350,8 @@ def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tup
         raise UserError(f"{file}: the record of the round cannot be read: {first_line(wrong)}") from None
     deque(following, maxlen=0)  # those that no check has asked for
     config = read_toml(rounds.folder / "config.toml")
-    return (*checks, *(one for of_wing in CHECKS.values() for one in of_wing(rounds, config))), again
+    settings = {f"{section}.{key}" for section in config for key in table(config, section)}
+    return (*checks, *(one for name in CHECKS if name in settings for one in CHECKS[name](rounds, config))), again
 
 
 def _again(r: PostedRound, rule: Any, recorded: RecordedInputs, state: State, alone: bool) -> tuple[Settlement, State]:

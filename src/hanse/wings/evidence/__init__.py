@@ -33,6 +33,6 @@ WING = Wing(
             "training gains": "hanse.wings.evidence.training:tells_gains",
         },
         "replays": {"sizes": "hanse.wings.evidence.replay_bonds:Bonds"},
-        "checks": {"training": "hanse.wings.evidence.training:checks"},
+        "checks": {"evidence.training": "hanse.wings.evidence.training:checks"},
     },
 )

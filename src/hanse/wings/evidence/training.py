@@ -365,11 +365,7 @@ class TrainingGuard(Guard):
 
 
 def checks(rounds: Iterable[PostedRound], config: Mapping[str, Any]) -> Iterator[Check]:
-    """Yield whether the recorded proofs of training follow from what the members said, and were heeded; of a run
-    without them, nothing.
-    """
-    if "training" not in table(config, "evidence"):
-        return
+    """Yield whether the recorded proofs of training follow from what the members said, and were heeded."""
     part = ProofOfTraining(**table(table(config, "evidence"), "training"))
     credits = dict[int, float]()
     wrong = ((r.number, _wrong(part, r, credits)) for r in rounds if "training_client" in r.arrays)
