@@ -487,7 +487,8 @@ class Kept:
             values |= {"sum": np.nansum(pays, axis=1), "least": np.nanmin(pays, axis=1)}
             worths = {s: worth for s in held if (worth := self._worth(problem, s)) is not None}
             if worths:
-                values["worth"] = np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])
+                with np.errstate(invalid="ignore"):  # who are paid alike have no correlation
+                    values["worth"] = np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])
             if whole:
                 values["keeps"], columns = crossed(self._gains(lines, held, cheats, whole), np.nanargmax)
                 chosen["keeps"] = " or ".join(cheats[column] for column in columns)
@@ -676,20 +677,25 @@ def advice(kept: Kept) -> list[str]:
     rows = [[titles[p], *(shown(kept, p, plain, one) for one in asked), word] for p, word in known.items()]
     drawn = pictured(kept)
     apart = ", ".join(problem for problem in settings.problems if problem not in drawn)
-    lines = [f"Played: {done:,} of at least {planned:,} runs. Not in the picture: {apart or 'none'}.", ""]
+    lines = [
+        f"Played: {done:,} of {'at least ' * (done < planned)}{planned:,} runs. Not in the picture: {apart or 'none'}.",
+        "",
+    ]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}  # needs with the same answers share their rows
     for need in settings.given["needs"]:
         answers = tuple(answer(kept, need, joining) for joining in REGIMES)
         groups.setdefault((answers, left_out(kept, need)[:2]), []).append(need)
-    rows = []
+    rows, told = [], set[Any]()
     for (answers, (hits, tried)), needs in groups.items():
         asks = "; ".join([needs[0]["asks"], *(f"{need['asks'][:1].lower()}{need['asks'][1:]}" for need in needs[1:])])
         left = f"{hits} of {tried}; at random {', '.join(f'{left_out(kept, need)[2]:.1f}' for need in needs)}"
         for one in dict.fromkeys(answers):
             words = [joining for joining, other in zip(REGIMES, answers, strict=True) if other == one]
             begins = (asks, left) if one == answers[0] else ("", "")
-            rows.append([begins[0], "any" if len(words) == len(REGIMES) else ", ".join(words), *one, begins[1]])
+            row = ("any" if len(words) == len(REGIMES) else ", ".join(words), *one)
+            rows.append([begins[0], *((row[0], "as above", "", "") if row in told else row), begins[1]])
+            told.add(row)
     head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
     return [*lines, *wide(head, rows)[:-1]]
 
