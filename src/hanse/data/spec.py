@@ -2,8 +2,8 @@
 
 The first classes are the forms of a user's own data that ``[data] source`` can name; the named sources are in
 :mod:`hanse.data.sources`. Their fields are their options, which :mod:`hanse.base.factories` checks. Partitions are in
-:mod:`hanse.data.partitions`. :func:`source_of` and
-:func:`partition_of` turn a name, or a table of a name and options, into the choice. :func:`table_of` does the reverse.
+:mod:`hanse.data.partitions`. :func:`source_of` and :func:`partition_of` turn a name, or a table of a name and options,
+into the choice. :func:`table_of` does the reverse.
 
 :class:`DataSpec` lists every key with its default and meaning. In Python, create it with keywords. :func:`parse_spec`
 reads a table from a file, with messages that name keys as they are written there. :func:`hanse.data.build.build` turns
