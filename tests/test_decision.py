@@ -67,7 +67,9 @@ def test_every_answer_to_the_questions_has_one_row(decision: ModuleType) -> None
         for first, joining, take, *why in [one.split(" | ") for one in text.splitlines() if one.count("|") == 7][2:]:
             asks = first.strip("| ").lower() or asks
             found.update(product(asks.split("; "), decision.REGIMES if joining == "any" else joining.split(", ")))
-            assert why[take == "cannot say"] or take == "as above"  # what the worst-off member gains, or why the page cannot say
+            assert (
+                why[take == "cannot say"] or take == "as above"
+            )  # what the worst-off member gains, or why the page cannot say
         assert found == Counter(product((of["asks"].lower() for of in kept.settings.given["needs"]), decision.REGIMES))
 
 
