@@ -80,6 +80,7 @@ class Deviant(OfSome):
         A deviant that claims twice its samples, and sends back the received model:
 
         >>> import torch
+        >>> from hanse.core.port import Trained
         >>> from hanse.core.recipe import Recipe
         >>> me = Me(2, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
         >>> request = Request(2, (Train(seat=0, row=0, start=torch.zeros(3)),))
