@@ -697,19 +697,6 @@ def test_a_line_that_a_crash_has_cut_short_is_no_line(tmp_path: Path) -> None:
     assert [line["nonce"] for line in log.verified()[0]] == ["0", "1"]
 
 
-def test_each_byte_of_a_log_is_read_once_by_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, read, follow = NodeLog(tmp_path), list[int](), node_log._Read.follow
-    monkeypatch.setattr(node_log._Read, "follow", lambda known, data: read.append(len(data)) or follow(known, data))
-    mine, others = dict[Path, node_log._Read](), dict[Path, node_log._Read]()  # of two processes
-    for number, process in enumerate((mine, mine, others, mine)):
-        monkeypatch.setattr(node_log, "_READ", process)
-        assert log.took(f"{number}")
-        assert not any(log.took(f"{before}") for before in range(number + 1))
-    whole, last = (tmp_path / ASKED).stat().st_size, len((tmp_path / ASKED).read_bytes().splitlines(keepends=True)[-1])
-    assert sum(read) == whole + (whole - last)  # the other has not met the last line
-    assert len(log.verified()[0]) == 4
-
-
 def test_a_log_that_is_too_long_takes_no_request_and_still_notes_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,37 +27,8 @@ from hanse.base.lock import flock
 from hanse.base.plain_text import quantity
 from hanse.federation.codec import Message, WireError
 
-MOST = 1 << 26  # bytes of a log, which a process reads once; with more, none is taken until its owner moves it away
+MOST = 1 << 26  # bytes of a log, which is read at each request; with more, none is taken until its owner moves it away
 FIRST = "0" * 64  # stands for the line before the first one
-
-
-@dataclass
-class _Read:
-    """What this process has read of a log.
-
-    Attributes:
-        file: the device and the number of the file.
-        size: how many bytes of whole lines were read.
-        root: the hash of the last line.
-        nonces: those of all requests, as lines have them.
-    """
-
-    file: tuple[int, int]
-    size: int = 0
-    root: str = FIRST
-    nonces: set[bytes] = field(default_factory=set)
-
-    def follow(self, data: bytes) -> bytes:
-        """Take in the bytes behind those that were read; return those of a last line that a crash has cut short."""
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole:
-            self.root = sha256(whole[whole.rfind(b"\n", 0, -1) + 1 : -1]).hexdigest()
-        self.size += len(whole)
-        self.nonces.update(re.findall(rb'"nonce":"[^"]*"', whole))
-        return data[len(whole) :]
-
-
-_READ = dict[Path, _Read]()
 
 
 @dataclass(frozen=True)
@@ -134,22 +104,18 @@ class NodeLog:
                 if nonce and now.st_size >= MOST:  # what was taken before may still be answered
                     raise WireError(f"{path}: has {quantity(now.st_size, 'byte')}: move it away, and a new log begins")
                 flock(file)
-                known, now = _READ.get(path), os.fstat(file.fileno())
-                if known is None or known.file != (now.st_dev, now.st_ino) or now.st_size < known.size:
-                    known = _READ[path] = _Read((now.st_dev, now.st_ino))
-                file.seek(known.size)  # others may have written behind it
-                torn, mine = known.follow(file.read()), f'"nonce":"{nonce}"'.encode()
-                if nonce and (mine in known.nonces or mine in torn):
+                data = file.read()
+                if nonce and f'"nonce":"{nonce}"'.encode() in data:
                     return False
-                said = {"before": known.root, "at": at, **said}
-                line = json.dumps(said, separators=(",", ":")).encode() + b"\n"
-                file.truncate(known.size)
-                file.seek(known.size)
-                file.write(line)
+                whole = data[: data.rfind(b"\n") + 1]  # a crash may have cut the last line short
+                last = sha256(whole[whole.rfind(b"\n", 0, -1) + 1 : -1]).hexdigest() if whole else FIRST
+                line = json.dumps({"before": last, "at": at, **said}, separators=(",", ":")).encode()
+                file.truncate(len(whole))
+                file.seek(0, os.SEEK_END)
+                file.write(line + b"\n")
                 file.flush()
                 if nonce:  # it must be there whatever happens next; the rest of the log may end with a power cut
                     os.fsync(file.fileno())
-                known.follow(line)
                 return True
         except OSError as wrong:
             raise WireError(f"{path}: the request cannot be noted, so it is not acted upon: {wrong}") from None

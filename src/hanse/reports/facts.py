@@ -252,7 +252,7 @@ class RoundFacts:
 def answer_of(reading: MetricStyle, gain: float | None, low: float | None, high: float | None) -> Answer:
     """Return whether joining paid a client, by its gain and the ends of its 95 % interval."""
     side = side_of(reading, gain, low, high)
-    return "unknown" if side is None else ("even", "yes", "no")[side]
+    return "unknown" if side is None else "yes" if side > 0 else "no" if side < 0 else "even"
 
 
 def paid_to_join(clients: Sequence[ClientFacts], freedom: float = math.inf) -> list[Answer]:
