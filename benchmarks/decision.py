@@ -751,6 +751,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if unknown := [name for name in given.only if name not in settings.mechanisms]:
             raise UserError(f"--only {unknown[0]}: must be one of {', '.join(settings.mechanisms)}")
         folder = given.out or (Path("decision-smoke") if smoke else RESULTS)
+        if given.only and (given.pages or given.check or given.again is not None):
+            raise UserError("--only: says what is played: must not stand with --pages, --check or --again")
+        if given.again is not None and given.again < 1:
+            raise UserError(f"--again {given.again}: must be at least 1")
         if given.again:
             return 1 if again(folder, given.again) else 0
         failed = 0 if given.pages or given.check else played(settings, folder, given.only, given.workers)

@@ -88,7 +88,8 @@ def test_the_pages_are_what_is_kept(decision: ModuleType, tmp_path: Path, monkey
     assert decision.main(["--check"]) == 0
     page = tmp_path / "index.md"
     page.write_text(page.read_text().replace("Played: ", "Played: 1"))
-    assert [decision.main(words) for words in (["--check"], ["--only", "nobody"])] == [1, 2]
+    wrong = ["--check", "--only nobody", "--check --only ditto", "--pages --only ditto", "--again 0", "--again -3"]
+    assert [decision.main(words.split()) for words in wrong] == [1, 2, 2, 2, 2, 2]
 
 
 def test_settings_that_name_what_is_not_there_are_refused(decision: ModuleType, tmp_path: Path) -> None:
