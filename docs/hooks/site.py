@@ -72,7 +72,7 @@ def keys(section: str) -> str:
         usual = field.default
         usual = usual.name if isinstance(usual, choices) else usual  # a source or partition, all options as usual
         default = "required" if field.is_required() else "" if usual is None else f"`{_toml(usual)}`"
-        told = (field.description or meaning[name]).replace("None: ", "left out: ")  # TOML has no None
+        told = meaning[name].replace("None: ", "left out: ")  # TOML has no None
         rows.append((f"`{name}`", default, _allowed(found, schema.get("$defs", {})), told))
     lines = ["| key | default | allowed | |", "|---|---|---|---|"]
     return "\n".join([*lines, *(f"| {' | '.join(_cell(c) for c in row)} |" for row in rows)])

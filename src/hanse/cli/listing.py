@@ -101,7 +101,7 @@ def tables(name: str) -> list[RichTable]:
     for key, field in kind.model_fields.items():
         usual = getattr(field.default, "name", field.default)  # a source's or partition's, all options as usual
         default = "must be given" if field.is_required() else "" if usual is None else repr(usual)
-        found.add_row(key, default, field.description or meaning.get(key, ""), end_section=True)
+        found.add_row(key, default, meaning.get(key, ""), end_section=True)
     return [found, option_table(name)] if any(name in _words(key) for key in _with_options()) else [found]
 
 

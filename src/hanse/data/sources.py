@@ -190,9 +190,10 @@ def load(
         root: a folder to look in before ``HANSE_DATA``.
         seed: the seed of sources with random draws.
         download: whether a source that is not found may be downloaded.
-        options: the options of a source that is named. Images have ``scale``: "standard" (mean 0 and deviation 1 over
-            the train set), "unit" (0 to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet"
-            (ImageNet's published means and deviations). Under "standard", femnist and pacs are from 0 to 1.
+        options: the options of a source that is named. Images other than digits have ``scale``: "standard" (mean 0 and
+            deviation 1 over the train set), "unit" (0 to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5),
+            or "imagenet" (ImageNet's published means and deviations). Under "standard", femnist and pacs are from 0 to
+            1.
 
     Raises:
         UserError: the name is unknown, a file cannot be read, or a download failed.

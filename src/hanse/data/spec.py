@@ -219,6 +219,34 @@ class DataSpec(BaseModel):
     contradictory keys are errors. ``source`` and ``partition`` are given as a name or a table of a name and its
     options, and stored as the objects above.
 
+    Attributes:
+        source: the samples: a source's name, an import path 'package.module:function', or a table with either and
+            options; 'object', or a table without a name: what hanse.run(..., data=) was given
+        partition: how the train samples are split over the clients: a partition's name, an import path
+            'package.module:function', or a table with either and options; without a name the options are those of the
+            default. The default is natural for synthetic, for sources that name their clients (shakespeare, femnist,
+            pacs, the tables) and for own data with a client for each sample, mixture for fedsoft_linear, and dirichlet
+            for all others
+        clients: number of registered clients; natural: this many of the source's clients are chosen (by default all of
+            flights, pacs and own data); pooled: always 1
+        seed: seed of the split and of generated data; run.seed is for the rest
+        client_test: share of each client's samples that it keeps for testing
+        client_test_from: where a client's test share comes from. 'own': cut from its own samples. The others take it
+            from the server's test set. 'server': its own samples there if the source says whose they are, else samples
+            drawn with its class mixture, client_test times as many as it trains on (two clients may share some).
+            'classes': all samples of its classes (its own if the source says whose they are), each class weighted as in
+            its train samples; client_test must be 0. 'equal': the set is dealt out, the same number of samples of each
+            class to every client, rounded down; client_test is not used
+        client_validation: share of each client's own samples that it keeps for validation
+        validation: share of the source's test set that is the server's validation set
+        root: share of the source's test set that the server keeps to train on itself (weigh = 'fltrust'); nobody is
+            valued or tested on it; for clients of this process
+        validation_seed: seed of that split; default: data.seed
+        augment: changes images each time they are used in training: 'crop-flip' (padded by 4 pixels on each side, cut
+            back at a random place, mirrored half of the time)
+        path: folder to look for the source's file in, before HANSE_DATA
+        download: whether a source that is not found may be downloaded
+
     Examples:
         >>> spec = DataSpec(source="digits", clients=4, partition={"name": "niid", "alpha": 0.1}, client_test=0.2)
         >>> spec.partition, spec.source.name
@@ -227,60 +255,21 @@ class DataSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    source: SourceField = Field(
-        source_of("digits"),
-        description="the samples: a source's name, an import path 'package.module:function', or a table with either "
-        "and options; 'object', or a table without a name: what hanse.run(..., data=) was given",
-    )
-    partition: PartitionField = Field(
-        partition_of("dirichlet"),
-        description="how the train samples are split over the clients: a partition's name, an import path "
-        "'package.module:function', or a table with either and options; without a name the options are those of the "
-        "default. The default is natural for synthetic, for "
-        "sources that name their clients (shakespeare, femnist, pacs, the tables) and for own data with a client for "
-        "each sample, mixture for fedsoft_linear, and dirichlet for all others",
-    )
-    clients: int = Field(
-        20,
-        ge=1,
-        le=CLIENTS,
-        description="number of registered clients; natural: this many of the source's clients are chosen (by default "
-        "all of flights, pacs and own data); pooled: always 1",
-    )
-    seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
+    source: SourceField = source_of("digits")
+    partition: PartitionField = partition_of("dirichlet")
+    clients: int = Field(20, ge=1, le=CLIENTS)
+    seed: int = Field(0, ge=0)
     # what is kept for testing and validation, by clients and by the server
-    client_test: float = Field(0.0, ge=0, lt=1, description="share of each client's samples that it keeps for testing")
-    client_test_from: Literal["own", "server", "equal", "classes"] = Field(
-        "own",
-        description="where a client's test share comes from. 'own': cut from its own samples. The others take it from "
-        "the server's test set. 'server': its own samples there if the source says whose they are, else samples "
-        "drawn with its class mixture, client_test times as many as it trains on (two clients may share some). "
-        "'classes': all samples of its classes (its own if the source says whose they are), each class weighted as "
-        "in its train samples; client_test must be 0. 'equal': the set is dealt out, the same number of samples of "
-        "each class to every client, rounded down; client_test is not used",
-    )
-    client_validation: float = Field(
-        0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
-    )
-    validation: float = Field(
-        0.5, ge=0, lt=1, description="share of the source's test set that is the server's validation set"
-    )
-    root: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="share of the source's test set that the server keeps to train on itself (weigh = 'fltrust'); "
-        "nobody is valued or tested on it; for clients of this process",
-    )
-    validation_seed: int | None = Field(None, ge=0, description="seed of that split; default: data.seed")
-    augment: AugmentName | None = Field(
-        None,
-        description="changes images each time they are used in training: 'crop-flip' (padded by 4 pixels on each side, "
-        "cut back at a random place, mirrored half of the time)",
-    )
+    client_test: float = Field(0.0, ge=0, lt=1)
+    client_test_from: Literal["own", "server", "equal", "classes"] = "own"
+    client_validation: float = Field(0.0, ge=0, lt=1)
+    validation: float = Field(0.5, ge=0, lt=1)
+    root: float = Field(0.0, ge=0, lt=1)
+    validation_seed: int | None = Field(None, ge=0)
+    augment: AugmentName | None = None
     # where files come from
-    path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
-    download: bool = Field(True, description="whether a source that is not found may be downloaded")
+    path: str | None = None
+    download: bool = True
 
     @property
     def tested_by_clients(self) -> bool:

@@ -387,9 +387,9 @@ def utilities_of(graph: NDArray[np.generic], paid: Floats, sizes: Floats, costs:
     Args:
         graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
         paid: ``[m, m]``, what i pays j.
-        sizes: ``[m]``.
-        costs: ``[m]``.
-        eagerness: ``[m]``.
+        sizes: ``[m]``, the clients' numbers of samples.
+        costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+        eagerness: ``[m]``, K: the gain of more data, in samples.
     """
     sold = (np.asarray(graph) != 0).sum(axis=0)
     with np.errstate(invalid="ignore"):
@@ -424,9 +424,9 @@ def social_welfare(graph: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerne
 
     Args:
         graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
-        sizes: ``[m]``.
-        costs: ``[m]``.
-        eagerness: ``[m]``.
+        sizes: ``[m]``, the clients' numbers of samples.
+        costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+        eagerness: ``[m]``, K: the gain of more data, in samples.
 
     Raises:
         ValueError: a graph of another shape, or with a client that imports itself.

@@ -162,7 +162,7 @@ def sold(graph: Floats, sizes: Floats, tariff: Tariff, least: Floats) -> Floats:
 
     Args:
         graph: ``[k, m]``, with what share of its size each buyer wants each model.
-        sizes: ``[m]``.
+        sizes: ``[m]``, the numbers of samples behind the models.
         tariff: the prices.
         least: ``[m]``, the lowest price of each seller, in tokens.
     """

@@ -36,6 +36,7 @@ from hanse.games.mixture import mixture
 from hanse.games.sampling import Estimate, monte_carlo, monte_carlo_result
 
 __all__ = ["banzhaf", "exact", "first_order", "gtg", "leave_one_out", "mixture", "monte_carlo", "monte_carlo_result"]
+__all__ += ["banzhaf_from_table", "semivalue_from_table", "shapley_from_table", "table"]
 __all__ += ["Coalition", "Estimate", "Memo", "Utility"]  # what these take and return
 
 MAX_EXACT_PLAYERS = 20

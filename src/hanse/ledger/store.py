@@ -48,7 +48,7 @@ class VerifyResult:
         accounts: how many accounts these transactions touch.
         head: the recomputed root of the tree over these transactions.
         wrong: the first fault in words. None: the book is sound.
-        closed: the rounds that it has closed.
+        closed: the rounds that it has closed; empty unless they were compared with a run's records.
         minted: the units that transactions of each kind took from the mint.
     """
 

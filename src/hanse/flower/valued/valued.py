@@ -118,8 +118,9 @@ def valued(
             PyTorch or Hugging Face data set, or a ``DataLoader``.
         model: a torch module whose state the app's arrays hold. It is not changed.
         utility: the figure that counts. It is one that ``evaluate`` returns, or that hanse measures on ``model``
-            ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name decides
-            whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
+            ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy, else the only
+            number. The name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and
+            errors).
         target: the name of the labels, if samples are dictionaries or a table.
         method: how values are computed, as in ``mechanism.value`` of an experiment: "path" or "first_order" (with
             ``model``, by its loss), "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table
