@@ -7,7 +7,7 @@ pixels are unlike the others'. Everybody is honest. Each run is played under rul
 attack``'s table; the pot has 100 tokens for each member), and plain FedAvg is trained on drawn groups of
 members: from how much the loss on other digits falls with the member in them follows its Shapley value, and its share
 of what all of them gain. A kept run is not played again. The table's intervals are 95 % (shares: Student's t; others:
-Clopper and Pearson).
+Wilson).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 from common import markdown
-from scipy.stats import beta
 from sklearn.datasets import load_digits
 
 import hanse
 from hanse.base.files import read_toml
 from hanse.data.own import as_dataset
 from hanse.games.jackknife import t_quantile
+from hanse.learning.intervals import wilson
 from hanse.wings.attack.search import RULES
 
 MEMBERS, LAST, RARE, COMMON, ROUNDS, EACH = 8, 7, 9, 0, 8, 3
@@ -128,8 +128,7 @@ def half(numbers: list[float]) -> float:
 
 def percent(count: int, of: int) -> str:
     """Return a share with its 95 % interval."""
-    low = beta.ppf(0.025, count, of - count + 1) if count else 0.0
-    high = beta.ppf(0.975, count + 1, of - count) if count < of else 1.0
+    low, high = wilson(count / of, of)
     return f"{100 * count / of:.0f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
