@@ -35,7 +35,7 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
         start = Loopback.start_node
         patch.setattr(Loopback, "start_node", lambda own, node: start(own, node) if node < 2 else None)
         net.up()
-    begin(net, 2, FAULT_PID=str(net.folder / "logs" / "node2.pid"))
+    begin(net, 2, FAULT_PID=str(net.folder / "logs" / "node2.process"))
 
     make_node_key(net.folder / "keys" / "node5")  # another than the one that was admitted
     net.start_node(5)

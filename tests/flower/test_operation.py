@@ -155,7 +155,7 @@ def full(*_: Any, **__: Any) -> Any:
 
 def runs(network: Loopback, name: str, pid: str = f"{os.getpid()} {begun_at(os.getpid())}") -> None:
     (network.folder / "logs").mkdir(exist_ok=True)
-    (network.folder / "logs" / f"{name}.pid").write_text(f"{pid}\n")
+    (network.folder / "logs" / f"{name}.process").write_text(f"{pid}\n")
 
 
 def heard(network: Loopback, patch: pytest.MonkeyPatch, **of: float) -> None:

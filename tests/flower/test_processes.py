@@ -1,4 +1,4 @@
-"""Processes by pid file, certificates and keys, the warm keeper: each alone."""
+"""Processes by pid, certificates and keys, the warm keeper: each alone."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def test_children_do_not_outlive_a_head_that_ends_at_once(tmp_path: Path, has_en
 
 def test_another_process_with_the_number_is_left_alone(tmp_path: Path) -> None:
     made = Processes(tmp_path)
-    (tmp_path / "one.pid").write_text(f"{os.getpid()} Thu Jan  1 00:00:00 1970\n")
+    (tmp_path / "one.process").write_text(f"{os.getpid()} Thu Jan  1 00:00:00 1970\n")
     assert made.pid("one") is None
     assert made.stop("one", kill=True) == ["one"]  # this process lives
 

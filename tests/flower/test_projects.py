@@ -188,7 +188,7 @@ def test_a_process_that_runs_gets_no_other_address(harvest: Path) -> None:
     kept = (harvest / "network.json").read_text()
     (harvest / "logs").mkdir()
     for name in ("superlink", "proxy"):
-        (harvest / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
+        (harvest / "logs" / f"{name}.process").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
     for words in (["--port", "9200"], ["--listen", "127.0.0.1:9300"], ["--members", "3"]):
         said = invoke("network", "up", "harvest", *words)
         assert isinstance(said.exception, UserError)

@@ -14,8 +14,8 @@ from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 from hanse.runs.setup import build
 
 # words of what surrounds a mechanism that are no settings
-BARE = {"network", "buffers", "frozen", "moving samples", "claimed sizes", "tokens", "time", "valued", "one model",
-        "classes"}  # fmt: skip
+BARE = {"network", "buffers", "frozen", "moving samples", "claimed sizes", "values that rank", "tokens", "time",
+        "valued", "one model", "classes"}  # fmt: skip
 
 
 @pytest.mark.parametrize("slot", SLOTS)

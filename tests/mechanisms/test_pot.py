@@ -139,3 +139,13 @@ def test_values_are_drawn_together_by_plain_errors() -> None:
     without = np.array([[1.0, 3.0], [2.0, 2.0]])  # apart from their mean by 1/2 each way; alone the second by nothing
     state = {"worth": np.full(2, 2.0), "without": without, "variance": np.array([0.0, 0.09])}
     assert errors_of(state).tolist() == pytest.approx([0.5, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("value", "warned"), [("path", 0), ("exact", 0), ("first_order", 1), ("first_order_clients", 1)]
+)
+def test_values_that_only_rank_are_warned_of_since_half_of_the_clients_would_get_nothing(
+    value: str, warned: int
+) -> None:
+    run = hanse.run(experiment({**POT, "value": value}, run={"rounds": 1}))
+    assert sum("only ranks" in line for line in run.said) == warned

@@ -94,6 +94,8 @@ WORDS: Mapping[str, Word] = {
     "pays": Word("pays for updates in the round in which they were ordered, and does not accept late ones", by="doing"),
     "makes": Word("makes rows from this round's updates, and does not accept late ones", by="doing"),
     "draws": Word("weighs by the probabilities of this round's draw, and does not accept late ones", by="doing"),
+    "ranks": Word("gives values that sum to zero in each round, and only rank", by="doing"),
+    "positive": Word("pays nothing for values of 0 or less", by="doing"),
 }  # fmt: skip
 DOING = frozenset(name for name, word in WORDS.items() if word.by == "doing")  # nobody gives these
 CLIENTS_GIVE = frozenset(name for name, word in WORDS.items() if word.by == "clients") - {"losses"}
@@ -145,6 +147,9 @@ WARNS: Mapping[str, Mapping[str, str]] = {
         "mechanism.weigh = 'uniform' asks for none"
     },
     **{key: {"no tokens": NO_TOKENS} for key in ("clients.grant", "clients.vests", "ledger.url", "ledger.floor")},
+    "values that rank": {
+        "positive": "about half of the clients get nothing, whatever they add; 'path' shares out a gain"
+    },
     "federation.half_precision": {"no network": "has no effect in a simulation, where no model travels"},
     **{key: {"no time": AT_ONCE} for key in ("federation.enough", "federation.late")},
 }
@@ -185,6 +190,7 @@ def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]
             "makes": slot == "train" and bool(fills) and "late" not in accepts,
             "draws": slot == "weigh" and "probabilities" in needs and "late" not in accepts,
             "average": slot == "value",
+            "ranks": slot == "value" and getattr(getattr(part, "measured", None), "ranks", False) is True,
             # a part that is made of another asks that one's
             "questions": method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None)),
             "batch_loss": slot == "train" and method_of(part, "sends") is not None,

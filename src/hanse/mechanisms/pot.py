@@ -59,7 +59,7 @@ class Pot(SettlePart):
         ((), [1, 1, 1, 1])
     """
 
-    needs = frozenset({"values", "weights"})
+    needs = frozenset({"values", "weights", "positive"})
     accepts = frozenset({"sums"})
     tokens: TokenAmount = 100.0
     for_work: Share = 0.0

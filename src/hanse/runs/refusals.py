@@ -132,6 +132,8 @@ def surroundings(
         around["train.loop/plain"] = around["train.loop"]
     if "sizes" in needed and "proved sizes" not in around:
         around["claimed sizes"] = "sizes.proved: false"
+    if "ranks" in needed:
+        around["values that rank"] = f"mechanism.value: {word_of(mechanism.value, 'value')} only ranks"
     if moving:
         around["moving samples"] = ", ".join(moving)
     if remote:

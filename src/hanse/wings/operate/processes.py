@@ -1,6 +1,6 @@
 """Processes that outlive the command that started them.
 
-:class:`Processes` starts them with a log and a file that holds their process id (pid). A later command can therefore
+:class:`Processes` starts them with a log and a file that holds their process id (pid), so that a later command can
 find and stop them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and
 passes on hanse's own lines of its output as they come.
 """
@@ -24,14 +24,14 @@ PATIENCE_S = 10.0  # how many seconds a process has to end before it is killed
 
 @dataclass(frozen=True)
 class Processes:
-    """Named processes, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
+    """Named processes, with ``NAME.log`` and ``NAME.process`` in ``folder``.
 
-    Each process leads its own process group, so whatever it starts is stopped with it. A pid file holds the pid and the
-    time at which the process began. After a restart of the machine, another process may have the same pid, and must be
-    left alone.
+    Each process leads its own process group, so whatever it starts is stopped with it. ``NAME.process`` holds the pid
+    and the time at which the process began: after a restart of the machine, another process may have the same pid, and
+    must be left alone. It is no pid file, since ``kill $(cat ...)`` would take the time for pids, too.
 
     Attributes:
-        folder: the folder of logs and pid files, which only its user can read.
+        folder: the folder of these files, which only its user can read.
 
     Examples:
         >>> processes = Processes(Path("logs"))
@@ -66,7 +66,7 @@ class Processes:
 
     def names(self) -> list[str]:
         """Return the names of the processes that were started here and not stopped since, ascending."""
-        return sorted(p.stem for p in self.folder.glob("*.pid"))
+        return sorted(p.stem for p in self.folder.glob("*.process"))
 
     def pid(self, name: str) -> int | None:
         """Return the pid of a process, or None if it is not running."""
@@ -80,7 +80,7 @@ class Processes:
         return int(number) if when and begun(int(number)) == when else None
 
     def stop(self, *names: str, kill: bool = False) -> list[str]:
-        """Stop processes, with all that they started, and remove their pid files.
+        """Stop processes, with all that they started, and remove the files with their pids.
 
         Args:
             names: the processes to stop.
@@ -123,8 +123,8 @@ class Processes:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _path(self, name: str) -> Path:
-        """Return the path of a pid file."""
-        return self.folder / f"{name}.pid"
+        """Return the path of the file with a process's pid."""
+        return self.folder / f"{name}.process"
 
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which must wait for them
