@@ -18,11 +18,6 @@ HERE = Path(__file__).parent
 FEE = 3 * TOKEN // 2
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-
-
 def experiment(name: str = "paying", grant: float = 7.0, **more: object) -> hanse.Experiment:
     given = {"clients": {"grant": grant}, "run": {"rounds": 4, "seed": 1}, **more}
     return small_experiment(f"paying:{name}", data={"clients": 5}, **given)

@@ -33,7 +33,7 @@ def table(*cells: Cell, **more: Any) -> PaperTable:
 
 
 def made_up(job: Job, step: Step) -> dict[str, Any]:
-    """Plays nothing; the figures follow from the seed. A learning rate of 66 fails, one of 99 kills the process."""
+    """Plays nothing; the figures follow from the seed. A learning rate of 66 fails."""
     lr = job.sections.get("train", {}).get("lr")
     found = sweep_cases.made_up(job, step)
     if found["status"] == "failed":

@@ -3,13 +3,11 @@
 import csv
 import json
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
 from paper_cases import cell, made_up, sections, table
-from rich.console import Console
 from typer.testing import CliRunner
 
 from hanse_papers import show
@@ -55,12 +53,6 @@ def test_json_schema(tmp_path: Path) -> None:
     mlp = sections() | {"model": {"name": "mlp"}}  # what a round of the logistic model costs says nothing of it
     full = replace(done.table, cells=(cell("another model", Variant("", mlp)),))
     assert cpu_hours(done, full) == (0.0, ["mlp on digits"])
-
-
-def printed(done: TableOutcome, width: int) -> list[str]:
-    console = Console(width=width, record=True, file=StringIO())
-    show.print_outcome(done, done.table, console)
-    return console.export_text().splitlines()
 
 
 def test_files(tmp_path: Path) -> None:

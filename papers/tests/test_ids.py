@@ -3,13 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-from paper_cases import load_claims
-
-from hanse.lab.kept import KeptFile
 from hanse_papers import authors, twins
 from hanse_papers.catalogue import find_table
-from hanse_papers.claims.judge import jobs_of
 from hanse_papers.ids import IDS
 from hanse_papers.runner import expand
 
@@ -41,19 +36,3 @@ def test_every_part_of_the_papers_has_an_id_and_is_where_its_path_says() -> None
     named = {word for file in files for word in file.read_text().split('"') if word.startswith("hanse_papers.")}
     assert named <= IDS.keys()
     assert len(set(IDS.values())) == len(IDS)
-
-
-@pytest.mark.parametrize(("paper", "lines", "moved"), [
-    ("greedyfed", 639, 40), ("gtflat", 235, 20), ("ipfl", 217, 180), ("pifl", 809, 40),
-])  # fmt: skip
-def test_no_kept_run_was_lost_when_the_parts_moved(paper: str, lines: int, moved: int) -> None:
-    """A line whose key is not that of its settings is refused; the claims' jobs find those that name a moved part."""
-    kept = KeptFile(RESULTS / paper, IDS)
-    there = [line for found in kept.lines().values() for line in found]
-    ids = [line["key"] for line in there if "hanse.lab.papers." in str(line["given"])]
-    assert len(there) >= lines
-    assert len(ids) == moved
-    jobs = {job.key: job for claim in load_claims(paper) if claim.arms for job in jobs_of(claim, claim.seeds[0])}
-    here = [job for job in jobs.values() if "hanse_papers." in str(job.sections) and job.key in ids]
-    assert here
-    assert all(kept.read(job) is not None for job in here)

@@ -218,11 +218,3 @@ def test_a_number_has_its_unit_its_place_and_its_interval(paper: str) -> None:
         level = 1 - float(row["level"]) * float(row["share"]) / 2
         half = stats.t.ppf(level, int(row["looked"]) - 1) * float(row["error"])
         assert float(row["high"]) - float(row["mean"]) == pytest.approx(half, rel=1e-3)
-
-
-@pytest.mark.parametrize("paper", PAPERS)
-def test_a_pictures_titles_are_not_wider_than_its_halves(paper: str, pages: ModuleType) -> None:
-    titles = re.findall(r'font-size="14px" font-weight="bold"[^>]*>(.*?)</text>', text(f"{paper}.svg"))
-    lines = [line.split(">")[-1] for title in titles for line in title.removesuffix("</tspan>").split("</tspan>")]
-    assert len(lines) >= 2
-    assert all(0 < len(line) <= pages.LETTERS for line in lines)

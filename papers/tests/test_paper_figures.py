@@ -87,19 +87,13 @@ def test_a_cdf_is_of_the_clients_where_they_are_kept(tmp_path: Path) -> None:
     assert set(drawn) == {"a", "a, printed mean"}  # of the other no client is kept
 
 
-def two(lr: float, seed: int) -> dict[str, Any]:
-    return {"test/accuracy": [0, 0, lr + 0.1 * seed], "utility/mean": [0, 0, 10 * lr - seed],
-            "utility/client/0": [0, 0, 1.0], "utility/client/1": [0, 0, -2.0 - seed]}  # fmt: skip
-
-
-def pair(name: str, lr: float, **more: Any) -> list[Cell]:
-    money = {"metric": "utility/mean", "factor": 1.0}
-    return [cell(name, of(lr), column="accuracy", **more), cell(name, of(lr), column="utility", **money, **more)]
-
-
 def test_bars_have_the_papers_beside_ours(tmp_path: Path) -> None:
-    spec = {"kind": "bars", "columns": ["accuracy"]}
-    done = outcome(tmp_path, spec, two, *pair("a", 0.5, published=60.0), *pair("b", 0.1))
+    def two(lr: float, seed: int) -> dict[str, list[float]]:
+        return {"test/accuracy": [0, 0, lr + 0.1 * seed], "utility/mean": [0, 0, 10 * lr - seed]}
+
+    cells = [cell("a", of(0.5), column="accuracy", published=60.0), cell("b", of(0.1), column="accuracy")]
+    other = cell("a", of(0.5), column="utility", metric="utility/mean")
+    done = outcome(tmp_path, {"kind": "bars", "columns": ["accuracy"]}, two, *cells, other)
     [chart] = figures.charts(done, "f")
     ours, theirs = chart.marks.series
     assert (chart.marks.labels, ours.name, theirs.name) == (("a", "b"), "accuracy", "accuracy, the paper's")

@@ -6,20 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from hanse.lab.job import Job, key_of
-
 ROOT = Path(__file__).parents[2]
 
 
 def git(folder: Path, *words: str) -> str:
     who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false")
     return subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True).stdout
-
-
-def kept(label: str, **more: object) -> tuple[Job, dict[str, object]]:
-    given = {"label": label}
-    job = Job(key_of(given), label, given)
-    return job, {"key": job.key, "label": label, "given": given, "status": "failed", "error": "none", **more}
 
 
 def test_every_kept_result_was_planned_in_an_earlier_commit(pages: ModuleType) -> None:

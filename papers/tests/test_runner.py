@@ -7,7 +7,7 @@ import pytest
 from paper_cases import cell, made_up, sections, table
 
 from hanse.base.errors import UserError
-from hanse.lab.job import Job, play
+from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile, Store
 from hanse.lab.player import Work, play_all
 from hanse_papers.compare import rows
@@ -125,27 +125,6 @@ def test_one_failure_stops_nothing(tmp_path: Path) -> None:
     assert good.best.mean == pytest.approx(65.0)
     assert KeptFile(tmp_path).lines()[outcome.jobs[0].key][0]["error"] == "ValueError: as ordered"
     assert run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up).played == 2  # tried again
-
-
-@pytest.mark.slow
-def test_processes_and_a_worker_that_dies(tmp_path: Path) -> None:
-    wanted = table(cell("dies", with_lr(99.0)), cell("good", with_lr(0.1)), cell("well", with_lr(0.2)))
-    outcome = run_table(wanted, seeds=1, workers=2, folder=tmp_path, work=made_up)
-    assert dict(outcome.failures) == {"digits, iid: dies lr=99, seed 0": "its worker process ended with code 7"}
-    assert [r.best.n for r in rows(outcome)] == [0, 1, 1]
-
-
-def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
-    steps: list[int] = []
-    job = job_of(cell("a"), cell("a").variants[0], 0)
-    found = play(job, steps.append)
-    assert (found["status"], found["tested"], sum(steps)) == ("done", [1, 2, 3], 3)
-    assert len(found["curves"]["test/accuracy"]) == 3
-    Store(tmp_path).write(job, found)
-    assert {**Store(tmp_path).read(job), "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
-    failed = play(job_of(cell("a"), Variant("", sections(clients_per_round=9)), 0), steps.append)
-    assert failed["status"] == "failed"
-    assert failed["error"].startswith("UserError: mechanism.clients_per_round: 9: more than the 4")
 
 
 def test_an_interrupted_run_is_not_kept(tmp_path: Path) -> None:

@@ -187,19 +187,10 @@ def test_a_table_whose_gains_are_known(commit: str | None, few: Path) -> None:
     assert len(played) == len(table.failed) * (commit is None)  # everything that could be played was kept
 
 
-def test_a_table_of_four_owners_without_a_number_of_clients(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (few / "four_owners.py").write_text(
-        "import numpy as np, pandas as pd\n"
-        "def frame():\n"
-        "    draw, n = np.random.default_rng(0), 160\n"
-        "    x = draw.normal(size=(n, 3))\n"
-        "    names = ['east', 'north', 'south', 'west']\n"
-        "    table = pd.DataFrame(x, columns=list('abc')).assign(site=[names[i % 4] for i in range(n)])\n"
-        "    return table.assign(ill=(x.sum(1) > 0).astype(int))\n"
-    )
-    monkeypatch.syspath_prepend(str(few))
+def test_a_table_of_four_owners_without_a_number_of_clients(few: Path, owners: Path) -> None:
+    owners.write_text(json.dumps([40] * 4))
     (few / "exp.toml").write_text(
-        'data.source = { name = "four_owners:frame", target = "ill", client_column = "site" }\n'
+        'data.source = { name = "owners_of_a_table:frame", target = "y", client_column = "owner" }\n'
         'mechanism = { name = "fedavg", value = "path", settle = "by_value" }\n'
         "model.name = 'logistic'\ntrain = { steps = 5, batch_size = 8 }\nrun.rounds = 2\n"
     )

@@ -12,18 +12,13 @@ rocrate = pytest.importorskip("rocrate", reason="needs the extra 'crate'")
 from hanse.wings.evidence.crate import write_crate  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def crate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("crate") / "mill"
+def test_what_the_specification_demands_is_there(tmp_path: Path) -> None:
+    """What roc-validator 0.13.0 had found missing."""
+    crate = tmp_path / "mill"
     mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
     data, run = {"source": "digits", "clients": 3}, {"rounds": 3, "target_accuracy": 0.01}  # it ends after one
-    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run=run), out=folder)
-    write_crate(folder, author="https://orcid.org/0000-0001-2345-6789", license="https://spdx.org/licenses/CC-BY-4.0")
-    return folder
-
-
-def test_what_the_specification_demands_is_there(crate: Path) -> None:
-    """What roc-validator 0.13.0 had found missing."""
+    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run=run), out=crate)
+    write_crate(crate, author="https://orcid.org/0000-0001-2345-6789", license="https://spdx.org/licenses/CC-BY-4.0")
     graph = {one["@id"]: one for one in json.loads((crate / "ro-crate-metadata.json").read_text())["@graph"]}
     root = graph["./"]
     assert "Profile" in graph[root["conformsTo"]["@id"]]["@type"]

@@ -52,13 +52,6 @@ def test_one_gaussian_is_the_analytic_one() -> None:
         assert normal(a - b) - math.exp(eps) * normal(-a - b) == pytest.approx(delta, rel=1e-6)
 
 
-def test_nothing_costs_nothing_and_more_costs_more() -> None:
-    assert PrivacyAccount(1.0, 1e-5).spent == 0
-    costs = [PrivacyAccount(8.0, 1e-5).charged([Release(2.0)] * n).spent for n in range(12)]
-    assert costs == sorted(costs)
-    assert len(set(costs)) == 12
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize("one", [Release(1.0), Release(1.0, 0.1, 5)])
 def test_the_noise_that_a_budget_asks_for_is_enough_and_the_least(epsilon: float, one: Release) -> None:

@@ -396,19 +396,12 @@ def test_a_round_that_is_asked_for_again_gives_the_same_sum_or_none(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "asked_of",
-    [
-        {"clients": [0, 1, 2], "least": 2},
-        {"clients": [0, 1], "least": 2},
-        {"clients": [0, 1, 2, 3, 4], "least": 3},
-        {"clients": [1, 2, 3], "least": 3},
-        {"clients": [0, 0, 1], "least": 3},
-    ],
+    ("clients", "least"), [([0, 1, 2], 2), ([0, 1], 2), ([0, 1, 2, 3, 4], 3), ([1, 2, 3], 3), ([0, 0, 1], 3)]
 )
-def test_a_member_takes_no_part_in_a_group_that_is_too_small(asked_of: dict[str, Any], tmp_path: Path) -> None:
+def test_a_member_takes_no_part_in_a_group_that_is_too_small(clients: list[int], least: int, tmp_path: Path) -> None:
     here = nodes(tmp_path, 1)
     with pytest.raises(WireError):
-        here.maskers[0].keys(0, Mask("keys", asked_of | {"task": "0" * 64}))
+        here.maskers[0].keys(0, Mask("keys", {"clients": clients, "least": least, "task": "0" * 64}))
 
 
 def test_a_members_own_least_counts(tmp_path: Path) -> None:

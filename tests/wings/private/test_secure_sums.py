@@ -93,14 +93,6 @@ def test_a_group_that_falls_below_its_least_is_never_summed() -> None:
     assert len(rows(got)) == 6
 
 
-def test_a_larger_group_goes_on_without_who_is_gone() -> None:
-    sent = [update(c) for c in range(4)]
-    got = seen(sent[1:], clients=4)
-    want = START + sum(rows(sent)[c] - START for c in (1, 2, 3)) / 3
-    for row in rows(got).values():
-        torch.testing.assert_close(row, want, atol=1e-6, rtol=0)
-
-
 def test_who_is_late_is_not_in_the_sum() -> None:
     sent = [update(c) for c in range(4)]
     sent[0] = replace(sent[0], arrival=Arrival(seconds=9.0))
