@@ -33,7 +33,7 @@ from hanse.learning.threads import intra_op
 from hanse.reports.evaluations import Answer, Asked, Evaluations, check_n_jobs, progress
 from hanse.reports.forms import Given, given_updates, is_finite, shown_names, start_of, weights_of
 from hanse.reports.words import said
-from hanse.reports.worths import Worths
+from hanse.reports.worths import TIE, Worths
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "path"]
 _METHODS = get_args(Method)
@@ -41,6 +41,7 @@ _OF_SETS = ("exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf")  # method
 _OPTION = {"budget": ("mixture",), "permutations": ("monte_carlo", "gtg")}  # options, and the methods they belong to
 _NEGLIGIBLE = 1e-4  # of the whole gain: GTG-Shapley samples no further below
 _ORDERS = 100  # permutations of Monte Carlo
+_ORDERS_EACH = 3  # of them for each player, from which on its errors are known
 _FEW = 7  # names of which all 2^n sets are asked for
 _BATCH = 1 << 26  # bytes of averages that are made at once
 _SHARED = 1 << 22  # numbers of all updates from which several threads average them: with fewer they would only wait
@@ -52,9 +53,9 @@ class Valuation(Worths):
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or
-            the coalitions that were tried do not vary. NaN: not known. They do not say what another training, with
-            other seeds, would give. ``intervals`` are wider than 1.96 of them if few units or orders were drawn.
+        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact. NaN: not known.
+            They do not say what another training, with other seeds, would give. ``intervals`` are wider than 1.96 of
+            them if few units or orders were drawn.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used. One call more looks whether ``evaluate`` says the same
@@ -67,9 +68,9 @@ class Valuation(Worths):
         seconds: how long it took.
         hints: sentences on what the values mean, if that is easily missed.
         sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
-            evaluated, or those that were do not vary. NaN: not known, as where "gtg" ended orders early. Those of
-            "mixture" are bounds, two to five times the true ones: of values that are less exact, and with Student's
-            factor for few coalitions.
+            evaluated. NaN: not known: those that were do not vary, there are fewer than three orders for each player,
+            or "gtg" ended orders early. Those of "mixture" are bounds, two to five times the true ones: of values that
+            are less exact, and with Student's factor for few coalitions.
         drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
             number for each sample.
         samples: how many test samples there are. 0: not known.
@@ -97,16 +98,14 @@ class Valuation(Worths):
 
     def _errors(self) -> str:
         """Return the code of which errors the intervals are for, or of why there are none."""
-        players = len(self.values) - self.weightless
-        whole = self.method in _EXACT or (self.method in ("mixture", "monte_carlo") and self.evaluated >= 2**players)
+        known = bool((self.sampling > 0).any())
         codes = {
             "path": self.method == "path",
-            "unknown": bool(np.isnan(self.sampling).any()),
+            "unknown": bool(np.isnan(self.sampling).any()) and not known,
             "drawn": self.samples > 0,
-            "tried": bool((self.sampling > 0).any()),
-            "exact": whole,
+            "tried": known,
         }
-        return next((code for code, holds in codes.items() if holds), "no_variation")
+        return next((code for code, holds in codes.items() if holds), "exact")
 
 
 def value(
@@ -370,7 +369,10 @@ class _Plan:
         sampled = games.monte_carlo_result(memo, n, orders, self.seed)
         if memo.distinct == 2**n:  # nothing is left to estimate
             return games.exact(memo, n), none, 1.0, partial(_by_rule, games.exact, memo, n)
-        return sampled.values, sampled.standard_errors, t_factor(orders - 1), sampled.along
+        # Whoever comes first mostly adds far more. In 3 n orders each player does once, with 95 % probability; the
+        # errors from fewer know nothing of that: of eight orders of ten, intervals hold 61 to 73 % of the values.
+        errors = sampled.standard_errors if orders >= _ORDERS_EACH * n else none + math.nan
+        return sampled.values, errors, t_factor(orders - 1), sampled.along
 
 
 _Solved = tuple[Floats, Floats, float, Callable[[Floats], Floats]]
@@ -411,6 +413,8 @@ def _valued(
             with np.errstate(over="ignore", invalid="ignore"):  # told below
                 nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
                 values, sampling, factor, others = plan.solved(memo)
+                if plan.method not in _EXACT and memo.distinct < 2**plan.n:  # what was tried may not vary by chance
+                    sampling = np.where(sampling <= TIE * np.abs(values).max(), np.nan, sampling)
         except ValueError as wrong:  # too many players for all coalitions, or too small a budget
             if isinstance(wrong, UserError) or wrong is asked.raised:
                 raise
