@@ -126,14 +126,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"budget": 3}, "method = 'mixture': budget is 3; allowed: at least 16"),
     ({"start": np.zeros(4)}, "start: has shape (4,): must be (5,)"),
     ({"game": "increments"}, "game: 'increments': must be 'average' or 'increment'"),
+    ({"game": np.array(["average", "increment"])}, "game: array("),
     ({"game": "increment"}, "start: game = 'increment' needs the model before"),
     ({"updates": TWO, **SLOPE, "game": "increment"}, "game: 'increment': must be"),
     ({"updates": TWO, **SLOPE, "start": None}, "start: method = 'path' needs the model before"),
     ({"updates": TWO, "start": np.zeros(2), "method": "path"}, "gradient: None: method = 'path'"),
     ({"updates": TWO, **SLOPE, "gradient": lambda w: w * np.inf}, "gradient: it, or what it makes of a step, is not"),
     ({"updates": TWO, **SLOPE, "gradient": lambda w: w * 0.0}, "gradient: is 0 all along the way"),
+    ({"updates": TWO, **SLOPE, "gradient": lambda w: 1 / 0}, "gradient: fails: ZeroDivisionError"),
     ({"updates": TWO, **SLOPE, "gradient": lambda w: w[:1]}, "gradient: has shape (1,): must be (2,)"),
-    ({"updates": TWO, **SLOPE, "gradient": lambda w: torch.eye(2)[0].to_sparse()}, "gradient: Tensor: must be a dense"),
+    ({"updates": TWO, **SLOPE, "gradient": lambda w: torch.eye(2)[0].to_sparse()}, "gradient: Tensor of torch.float32"),
     ({"updates": TWO, **SLOPE, "gradient": lambda w: 2 * (w - 1)}, "gradient: along the way it adds up to"),  # its sign
 ]
 

@@ -413,8 +413,9 @@ def _called(mechanisms: Any) -> dict[str, Any]:
     else:
         raise UserError(f"mechanisms: {mechanisms!r:.80}: must be a list of mechanisms, or a dictionary by name")
     named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
-    if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
-        raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
+    if ALONE in named_mechanisms or len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
+        told = f"two are called alike ('{ALONE}' is always one)"
+        raise UserError(f"mechanisms: {told}: give a dictionary, by what each is to be called")
     if not named_mechanisms:
         raise UserError(f"mechanisms: {mechanisms!r}: must have one besides '{ALONE}', which clients could join")
     return named_mechanisms

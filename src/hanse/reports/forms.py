@@ -149,7 +149,8 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
         elif isinstance(part, nn.Module):
             raise UserError(f"{at}: is a module: give its state_dict()")
         else:
-            raise UserError(f"{at}: {type(part).__name__}: must be a dense array or tensor of real numbers")
+            of = f" of {part.dtype}" if hasattr(part, "dtype") else ""
+            raise UserError(f"{at}: {type(part).__name__}{of}: must be a dense array or tensor of real numbers")
     if not parts:
         raise UserError(f"{where}: has no entries")
     return parts
@@ -234,8 +235,9 @@ def shown_names(names: Sequence[Any], where: str, who: str) -> tuple[str, ...]:
         UserError: nothing of a name can be shown, or two would be shown alike; the message begins with ``where``.
     """
     shown = tuple(client_name(name, where, "", who) for name in names)
-    if len(set(shown)) < len(shown):
-        raise UserError(f"{where}: two are called {max(shown, key=shown.count)!r}: give them other names")
+    for called in (shown, tuple(names)):  # 1, 1.0 and True look different, and are one in a set
+        if len(set(called)) < len(called):
+            raise UserError(f"{where}: two are called {max(called, key=called.count)!r}: give them other names")
     return shown
 
 

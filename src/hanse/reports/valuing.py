@@ -189,7 +189,7 @@ def value(
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
         raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
-    if game not in (None, *get_args(mixture.Game)) or (game is not None and method == "path"):
+    if game is not None and (not isinstance(game, str) or game not in get_args(mixture.Game) or method == "path"):
         raise UserError(f"game: {game!r}: must be 'average' or 'increment', and None for method = 'path'")
     given = given_updates(updates)
     before = start_of(start, given)
@@ -468,7 +468,8 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
         slopes = itertools.count(1)
 
         def slope(row: Tensor) -> Tensor:
-            said = gradient(given.put(given.form.made(row, given.form.first)))
+            with gated("gradient: fails"):
+                said = gradient(given.put(given.form.made(row, given.form.first)))
             told(2 + next(slopes), 5, "gradients")
             return given.form.gradient(said).cpu()
 
@@ -540,8 +541,8 @@ def _number(worth: Any, function: str, of: str) -> Answer:
     """
     plain = worth.detach().cpu() if isinstance(worth, Tensor) else worth
     several = hasattr(plain, "__array__") and np.ndim(plain) == 1 and len(plain) > 1
-    try:
-        if np.asarray(plain).dtype.kind in ("SU" if several else "SUb"):  # words and a lone True, which NumPy reads
+    try:  # NumPy reads words, dates, the real part of complex numbers, what is masked, and a lone True, too
+        if np.asarray(plain).dtype.kind not in ("biufO" if several else "iufO") or np.ma.is_masked(plain):
             raise TypeError
         found = np.asarray(plain, np.float64) if several else float(plain)
     except (TypeError, ValueError, OverflowError):
