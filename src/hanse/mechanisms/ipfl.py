@@ -54,7 +54,7 @@ from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms
 from hanse.federation.policy import MOST, amount
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, gain, gains, local_optimality, utilities_of
+from hanse.games.market import Graph, Market, best_imports, gain, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -421,11 +421,20 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Whether nobody trains with what this round's market would bring."""
         return view.round == view.context.rounds - 1
 
+    def _imports(self, market: Market) -> Graph:
+        """Return who imports whose model, by Alg. 2."""
+        return best_imports(market)
+
     def _market(self, view: View, state: State) -> tuple[Trade, Replace, Mapping[int, str]]:
         """Return the trade, the centres that follow from it, and the reason for each that was left out, by place."""
         offers = view.get(Offers) or self._offers(view, state)
-        market, clients = offers.market, view.trained.seats.client
-        graph, void = self.prices.purchases(view, market, offers.least)
+        market, prices, clients = offers.market, self.prices, view.trained.seats.client
+        graph: Graph | Floats
+        void = dict[int, str]()
+        if isinstance(prices, Posted):
+            graph, void = prices.purchases(view, market, offers.least)
+        else:
+            graph = self._imports(market)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
         trade = Trade(clients, market, graph, truth, offers.least)
         return trade, self._centres(view, trade, offers), {**offers.out, **void}

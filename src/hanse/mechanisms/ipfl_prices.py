@@ -20,7 +20,7 @@ from hanse.core.part import View
 from hanse.core.port import Ask, ClientInfo, Request
 from hanse.core.table import Floats
 from hanse.federation.policy import amount
-from hanse.games.market import Graph, Market, best_imports
+from hanse.games.market import Graph, Market
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import within_reach, within_shares
 from hanse.games.market_posted import Tariff, on_sale, sold
@@ -54,10 +54,6 @@ class Declared:
     def offers(self, view: View, sizes: Floats, costs: Floats) -> tuple[Floats, Floats]:
         """Return what each model costs, and the least that its owner sells it for, ``[m]`` each in tokens."""
         return costs, np.zeros(len(costs))
-
-    def purchases(self, view: View, market: Market, least: Floats) -> tuple[Graph, dict[int, str]]:
-        """Return who imports whose model ``[m, m]``, by Alg. 2; nobody's import is void."""
-        return best_imports(market), {}
 
     def limited(self, W: Floats, gram: Floats, graph: Graph | Floats, distance: Distance) -> Floats:
         """Return weights of centres ``[m, m]`` within reach of what is imported."""
