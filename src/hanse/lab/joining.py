@@ -412,8 +412,9 @@ def _called(mechanisms: Any) -> dict[str, Any]:
         pairs = [(_name(one), one) for one in mechanisms]
     else:
         raise UserError(f"mechanisms: {mechanisms!r:.80}: must be a list of mechanisms, or a dictionary by name")
-    named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
-    if ALONE in named_mechanisms or len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
+    joined = [(name, one) for name, one in pairs if _name(one) != ALONE]
+    named_mechanisms = dict(joined)
+    if len({ALONE, *named_mechanisms}) <= len(joined):
         told = f"two are called alike ('{ALONE}' is always one)"
         raise UserError(f"mechanisms: {told}: give a dictionary, by what each is to be called")
     if not named_mechanisms:

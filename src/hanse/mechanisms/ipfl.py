@@ -56,13 +56,7 @@ from hanse.federation.policy import MOST, amount
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gain, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
-from hanse.games.market_models import (
-    centre_weights,
-    cosine_distances,
-    cosine_gram,
-    distances,
-    gram_distances,
-)
+from hanse.games.market_models import centre_weights, cosine_distances, cosine_gram, distances, gram_distances
 from hanse.games.market_posted import APART, Pricing, Tariff, due
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks

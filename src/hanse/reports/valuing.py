@@ -31,7 +31,7 @@ from hanse.games.jackknife import SURE, interval_errors, jackknife_errors, t_fac
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
 from hanse.reports.evaluations import Answer, Asked, Evaluations, check_n_jobs, progress
-from hanse.reports.forms import Given, given_updates, is_finite, shown_names, start_of, weights_of
+from hanse.reports.forms import Given, given_updates, is_finite, is_number, shown_names, start_of, weights_of
 from hanse.reports.words import said
 from hanse.reports.worths import TIE, Worths
 
@@ -276,7 +276,7 @@ def shapley(
     shown = _checked_names(names)
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", seed, n_jobs, permutations=permutations)
-    if nothing is not None and not _finite(nothing):
+    if nothing is not None and not (is_number(nothing) and is_finite(nothing)):
         raise UserError(f"nothing: {nothing!r:.80}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
     plan = _Plan(method, len(names), None, permutations, seed, units=units)
@@ -297,10 +297,6 @@ def _check(
         whole_number(name, given, 1)
     if not callable(function):
         raise UserError(f"{called}: {function!r}: must be a function that takes {takes} and returns its worth")
-
-
-def _finite(number: Any) -> bool:
-    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and is_finite(number)
 
 
 # ---- the plan: which method, from how many evaluations
@@ -349,10 +345,7 @@ class _Plan:
         Raises:
             ValueError: the method cannot.
         """
-        n, none = self.n, np.zeros(self.n)
-        if self.method in _EXACT:
-            rule = _EXACT[self.method]
-            return rule(memo, n), none, 1.0, partial(_by_rule, rule, memo, n)
+        n, unknown = self.n, np.full(self.n, np.nan)
         if self.method == "mixture":
             assert self.weights is not None
             mixed = games.mixture(memo, n, self.weights, self.grams(), self.budget, self.seed, game=self.game)
@@ -363,16 +356,18 @@ class _Plan:
             eps = _NEGLIGIBLE * abs(memo(frozenset(range(n))) - memo(frozenset()))
             truncated = games.gtg(memo, n, eps, self.permutations, seed=self.seed)
             factor = t_factor(truncated.permutations // n - 1)
-            errors = none + math.nan if truncated.cut else truncated.standard_errors / factor
+            errors = unknown if truncated.cut else truncated.standard_errors / factor
             return truncated.values, errors, factor, truncated.along
-        orders = _ORDERS if self.permutations is None else self.permutations
-        sampled = games.monte_carlo_result(memo, n, orders, self.seed)
-        if memo.distinct == 2**n:  # nothing is left to estimate
-            return games.exact(memo, n), none, 1.0, partial(_by_rule, games.exact, memo, n)
-        # Whoever comes first mostly adds far more. In 3 n orders each player does once, with 95 % probability; the
-        # errors from fewer know nothing of that: of eight orders of ten, intervals hold 61 to 73 % of the values.
-        errors = sampled.standard_errors if orders >= _ORDERS_EACH * n else none + math.nan
-        return sampled.values, errors, t_factor(orders - 1), sampled.along
+        if self.method == "monte_carlo":
+            orders = _ORDERS if self.permutations is None else self.permutations
+            sampled = games.monte_carlo_result(memo, n, orders, self.seed)
+            if memo.distinct < 2**n:
+                # Whoever comes first mostly adds far more. In 3 n orders each player does once, with 95 % probability;
+                # the errors from fewer know nothing of that: of 8 orders of ten, intervals hold 61 to 73 % of values.
+                errors = sampled.standard_errors if orders >= _ORDERS_EACH * n else unknown
+                return sampled.values, errors, t_factor(orders - 1), sampled.along
+        rule = _EXACT.get(self.method, games.exact)  # sampled orders that met all coalitions leave nothing to estimate
+        return rule(memo, n), np.zeros(n), 1.0, partial(_by_rule, rule, memo, n)
 
 
 _Solved = tuple[Floats, Floats, float, Callable[[Floats], Floats]]
