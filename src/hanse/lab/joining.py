@@ -415,8 +415,7 @@ def _called(mechanisms: Any) -> dict[str, Any]:
     joined = [(name, one) for name, one in pairs if _name(one) != ALONE]
     named_mechanisms = dict(joined)
     if len({ALONE, *named_mechanisms}) <= len(joined):
-        told = f"two are called alike ('{ALONE}' is always one)"
-        raise UserError(f"mechanisms: {told}: give a dictionary, by what each is to be called")
+        raise UserError(f"mechanisms: two are called alike ('{ALONE}' is always one): name each in a dictionary")
     if not named_mechanisms:
         raise UserError(f"mechanisms: {mechanisms!r}: must have one besides '{ALONE}', which clients could join")
     return named_mechanisms

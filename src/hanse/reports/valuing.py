@@ -41,7 +41,6 @@ _OF_SETS = ("exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf")  # method
 _OPTION = {"budget": ("mixture",), "permutations": ("monte_carlo", "gtg")}  # options, and the methods they belong to
 _NEGLIGIBLE = 1e-4  # of the whole gain: GTG-Shapley samples no further below
 _ORDERS = 100  # permutations of Monte Carlo
-_ORDERS_EACH = 3  # of them for each player, from which on its errors are known
 _FEW = 7  # names of which all 2^n sets are asked for
 _BATCH = 1 << 26  # bytes of averages that are made at once
 _SHARED = 1 << 22  # numbers of all updates from which several threads average them: with fewer they would only wait
@@ -364,7 +363,7 @@ class _Plan:
             if memo.distinct < 2**n:
                 # Whoever comes first mostly adds far more. In 3 n orders each player does once, with 95 % probability;
                 # the errors from fewer know nothing of that: of 8 orders of ten, intervals hold 61 to 73 % of values.
-                errors = sampled.standard_errors if orders >= _ORDERS_EACH * n else unknown
+                errors = sampled.standard_errors if orders >= 3 * n else unknown
                 return sampled.values, errors, t_factor(orders - 1), sampled.along
         rule = _EXACT.get(self.method, games.exact)  # sampled orders that met all coalitions leave nothing to estimate
         return rule(memo, n), np.zeros(n), 1.0, partial(_by_rule, rule, memo, n)
@@ -503,15 +502,9 @@ def _asked_of_sets(
 
     for coalition in coalitions:
         members = [names[i] for i in sorted(coalition)]
-        yield float(nothing) if nothing is not None and not members else partial(_worth_of_set, worth, members)
-
-
-def _worth_of_set(worth: Callable[[frozenset[Any]], Any], members: Sequence[Hashable]) -> Answer:
-    """Return what the user's function says of a set of names."""
-    helps = "" if members else "say what nothing is worth, such as nothing=0.5"
-    with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
-        found = worth(_Ordered(members))
-    return _number(found, "worth", f"{list(members)}" if members else "no name")
+        of, helps = (f"{members}", "") if members else ("no name", "say what nothing is worth, such as nothing=0.5")
+        answer = partial(_answered, worth, "worth", _Ordered(members), of, helps)
+        yield answer if nothing is None or members else float(nothing)
 
 
 class _Ordered(frozenset[Any]):
@@ -526,6 +519,13 @@ class _Ordered(frozenset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._listed)
+
+
+def _answered(function: Callable[[Any], Any], called: str, asked: Any, of: str, helps: str = "") -> Answer:
+    """Return what the user's function says of a model or a set of names, which messages call ``of``."""
+    with gated(f"{called}: fails for {of}", helps):
+        said = function(asked)
+    return _number(said, called, of)
 
 
 def _number(worth: Any, function: str, of: str) -> Answer:
@@ -608,16 +608,9 @@ class _Coalitions:
             of = f"the average of updates {list(members)}" if members else "start"
         else:
             of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
-        return partial(_worth_of_model, self._evaluate, model, of)
+        return partial(_answered, self._evaluate, "evaluate", model, of)
 
     def grams(self) -> list[Floats]:
         """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
         base = self.start if isinstance(self.start, Tensor) else self.rows.mean(dim=0)
         return [inner_products(self.rows - base)]
-
-
-def _worth_of_model(evaluate: Callable[[Any], Any], model: Any, of: str) -> Answer:
-    """Return what the user's function says of a model; ``of`` is what the model is, for messages."""
-    with gated(f"evaluate: fails for {of}"):
-        said = evaluate(model)
-    return _number(said, "evaluate", of)
