@@ -420,10 +420,9 @@ def _valued(
             )
         without = others(asked.without_block) if asked.samples else np.full((plan.n, 0), np.nan)
         again = asked.again(frozenset(range(plan.n)))
-    hints: tuple[str, ...] = ()
     # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
-    if again is not None and abs(float(np.mean(again)) - together) > _ROUNDED * abs(together):
-        hints = (*hints, said("says_otherwise"))
+    wavers = again is not None and abs(float(np.mean(again)) - together) > _ROUNDED * abs(together)
+    hints = (said("says_otherwise"),) if wavers else ()
     drawn, drawn_half = jackknife_errors(without), SURE * interval_errors(without)
     return Valuation(
         values,
@@ -604,10 +603,8 @@ class _Coalitions:
         """Return the call of the user's function for a row, with no more than the model that it needs."""
         given = self._given
         model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
-        if given.keys is None:
-            of = f"the average of updates {list(members)}" if members else "start"
-        else:
-            of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
+        who = f"updates {list(members)}" if given.keys is None else ", ".join(given.names[i] for i in members)
+        of = f"the average of {who}" if members else "start"
         return partial(_answered, self._evaluate, "evaluate", model, of)
 
     def grams(self) -> list[Floats]:
