@@ -325,9 +325,8 @@ def near(one: Any, other: Any) -> bool:
     """Return whether two numbers, or lists of numbers, are equal in five digits."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(near, one, other))
-    return one == other or (
-        isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-5)
-    )
+    floats = isinstance(one, float) and isinstance(other, float)
+    return one == other or (floats and math.isclose(one, other, rel_tol=1e-5))
 
 
 # ---- what is measured
@@ -518,12 +517,8 @@ class Kept:
     ) -> Floats:
         """Return the gains of cheats ``[splits, cheats]`` over honest play, in shares of honest pay."""
         scale = np.mean([scale_of([held[s]], people_of(cheated[cheats[0], s])[:1]) for s in splits]) or np.nan
-        lines = [[cheated[cheat, s] for cheat in cheats] for s in splits]
-        each = [
-            [gained(Outcome.of(one), held[s], people_of(one)) for one in row]
-            for s, row in zip(splits, lines, strict=True)
-        ]
-        return np.array(each) / scale
+        plays = [[(cheated[cheat, s], held[s]) for cheat in cheats] for s in splits]
+        return np.array([[gained(Outcome.of(one), own, people_of(one)) for one, own in row] for row in plays]) / scale
 
     def _worth(self, problem: str, split: int) -> Floats | None:
         """Return the members' exact Shapley values ``[N]`` of training the plain mechanism anew; None if not played.
@@ -663,9 +658,8 @@ def table(kept: Kept) -> str:
     chosen, and how many of the planned plays are kept.
     """
     text = io.StringIO()
-    head = ("problem", "mechanism", "measure", "mean", "half", "splits", "chosen", "honest", "cheats")
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(head)
+    rows.writerow(("problem", "mechanism", "measure", "mean", "half", "splits", "chosen", "honest", "cheats"))
     for (problem, mechanism), cell in kept.cells.items():
         counts = list(map("{} of {}".format, cell.done, cell.planned))
         for measure, (title, factor, _) in MEASURES.items():
