@@ -325,9 +325,8 @@ def near(one: Any, other: Any) -> bool:
     """Return whether two numbers, or lists of numbers, are equal in five digits."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(near, one, other))
-    return one == other or (
-        isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-5)
-    )
+    floats = isinstance(one, float) and isinstance(other, float)
+    return one == other or (floats and math.isclose(one, other, rel_tol=1e-5))
 
 
 # ---- what is measured
@@ -355,10 +354,11 @@ def crossed(table: Floats, choose: Callable[[Floats], Any]) -> tuple[Floats, lis
 
     Args:
         table: ``[J, options]``.
-        choose: chooses one of the means ``[options]``, such as ``np.nanargmin``.
+        choose: chooses one of the means ``[options]``, the first of several, such as ``np.nanargmin``.
 
     Returns:
-        ``[J]``, and the columns, each once. NaN everywhere if there are fewer than two splits, or no number.
+        ``[J]``, and the columns, each once, with those that were as good in the same half. NaN everywhere if there are
+        fewer than two splits, or no number.
 
     Examples:
         >>> crossed(np.array([[0.0, 1.0], [3.0, 1.0], [0.0, 1.0], [3.0, 1.0]]), np.nanargmin)
@@ -367,9 +367,17 @@ def crossed(table: Floats, choose: Callable[[Floats], Any]) -> tuple[Floats, lis
     found, columns = np.full(len(table), np.nan), []
     half = np.arange(len(table)) % 2
     for side in (0, 1) if len(table) > 1 and np.isfinite(table).any() else ():
-        columns.append(int(choose(np.nanmean(table[half != side], axis=0))))
-        found[half == side] = table[half == side, columns[-1]]
+        means = np.nanmean(table[half != side], axis=0)
+        found[half == side] = table[half == side, int(choose(means))]
+        columns += np.flatnonzero(means == means[choose(means)]).tolist()
     return found, list(dict.fromkeys(columns))
+
+
+def either(names: Sequence[str], columns: Sequence[int]) -> str:
+    """Return which columns of :func:`crossed` were chosen, in words: "any" where all are as good."""
+    if len(columns) > 2:
+        return "any" if len(columns) == len(names) else f"{names[columns[0]]} or {len(columns) - 1} others"
+    return " or ".join(names[column] for column in columns)
 
 
 @dataclass(frozen=True)
@@ -474,13 +482,13 @@ class Kept:
             "megabytes": np.array([sum(one["bytes"].values()) / 1e6 for one in honest.values()]),
             "seconds": np.array([one["cpu_seconds"] for one in honest.values()]),
         }  # fmt: skip
-        chosen = {"worst": " or ".join(names[member] for member in members)}
+        chosen = {"worst": either(names, members)}
         if whole:
             moved = [[lines[cheat, s]["shift"] for cheat in cheats] for s in whole]
             values["any shift"] = np.array(moved, float).max(axis=1)
             under = np.array([[self._others(lines[c, s], alone[s]) for c in cheats] for s in whole])
             values["under"], columns = crossed(under, np.nanargmin)
-            chosen["under"] = " or ".join(cheats[column] for column in columns)
+            chosen["under"] = either(cheats, columns)
         if self.settings.mechanisms[mechanism].get("paid"):
             held = {s: Outcome.of(one) for s, one in honest.items()}
             pays = [one.held - one.granted for one in held.values()]
@@ -491,7 +499,7 @@ class Kept:
                     values["worth"] = np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])
             if whole:
                 values["keeps"], columns = crossed(self._gains(lines, held, cheats, whole), np.nanargmax)
-                chosen["keeps"] = " or ".join(cheats[column] for column in columns)
+                chosen["keeps"] = either(cheats, columns)
         return Cell(test, values, chosen, done, planned)
 
     @staticmethod
@@ -509,12 +517,8 @@ class Kept:
     ) -> Floats:
         """Return the gains of cheats ``[splits, cheats]`` over honest play, in shares of honest pay."""
         scale = np.mean([scale_of([held[s]], people_of(cheated[cheats[0], s])[:1]) for s in splits]) or np.nan
-        lines = [[cheated[cheat, s] for cheat in cheats] for s in splits]
-        each = [
-            [gained(Outcome.of(one), held[s], people_of(one)) for one in row]
-            for s, row in zip(splits, lines, strict=True)
-        ]
-        return np.array(each) / scale
+        plays = [[(cheated[cheat, s], held[s]) for cheat in cheats] for s in splits]
+        return np.array([[gained(Outcome.of(one), own, people_of(one)) for one, own in row] for row in plays]) / scale
 
     def _worth(self, problem: str, split: int) -> Floats | None:
         """Return the members' exact Shapley values ``[N]`` of training the plain mechanism anew; None if not played.
@@ -542,12 +546,12 @@ MEASURES = {
     "better": ("better off, %", 100, "{:.0f}"),
     "worst": ("worst-off member", 100, "{:+z.1f} ± {:.1f}"),
     "under": ("others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
-    "keeps": ("best cheat, %", 100, "{:+z.0f} ± {:.0f} %"),
+    "keeps": ("gain of the best cheat, % of honest pay", 100, "{:+z.0f} ± {:.0f} %"),
     "worth": ("pay and retrained share", 1, "{:+z.2f} ± {:.2f}"),
     "shift": ("largest shift", 1, "{:.2f}"),
-    "any shift": ("by a cheat", 1, "{:.2f}"),
-    "sum": ("sum of money", 1, "{:+z.2f}"),
-    "least": ("least money", 1, "{:+z.2f}"),
+    "any shift": ("largest shift by a cheat", 1, "{:.2f}"),
+    "sum": ("money of all members beyond their grants", 1, "{:+z.2f}"),
+    "least": ("least money of a member beyond its grant", 1, "{:+z.2f}"),
     "main": ("metric", 100, "{:.1f}"),
     "models": ("models", 1, "{:.0f}"),
     "megabytes": ("MB", 1, "{:.2f}"),
@@ -638,12 +642,15 @@ def answer(kept: Kept, need: Mapping[str, Any], joining: str) -> tuple[str, str,
 
 
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
-    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or why there is none."""
+    """Return a measure of a cell as the pages show it, with the cheat that was chosen, or that the worst-off member
+    surely loses; or why there is none.
+    """
     cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
     if (figure := kept.figure(problem, mechanism, measure)) is None:
         return "without honest pay" if np.isnan(cell.values.get(measure, 0.0)).all() else "unplayed"
-    cheat = f" ({cell.chosen[measure]})" if measure in CHEATS and measure in cell.chosen else ""
-    return form.format(factor * figure.mean, factor * figure.half) + cheat
+    more = f" ({cell.chosen[measure]})" if measure in CHEATS and measure in cell.chosen else ""
+    more += " (loses)" if measure == "worst" and figure.mean + figure.half < 0 else ""
+    return form.format(factor * figure.mean, factor * figure.half) + more
 
 
 def table(kept: Kept) -> str:
@@ -651,9 +658,8 @@ def table(kept: Kept) -> str:
     chosen, and how many of the planned plays are kept.
     """
     text = io.StringIO()
-    head = ("problem", "mechanism", "measure", "mean", "half", "splits", "chosen", "honest", "cheats")
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(head)
+    rows.writerow(("problem", "mechanism", "measure", "mean", "half", "splits", "chosen", "honest", "cheats"))
     for (problem, mechanism), cell in kept.cells.items():
         counts = list(map("{} of {}".format, cell.done, cell.planned))
         for measure, (title, factor, _) in MEASURES.items():

@@ -41,6 +41,9 @@ def test_what_is_chosen_on_one_half_is_measured_on_the_other(decision: ModuleTyp
     lucky = np.array([[9.0, 0.0], [0.0, 1.0], [9.0, 0.0], [0.0, 1.0]])  # the even splits' best is the odd ones' worst
     found, columns = decision.crossed(lucky, np.nanargmax)
     assert (found.tolist(), columns) == ([0.0, 0.0, 0.0, 0.0], [1, 0])
+    found, columns = decision.crossed(np.zeros((4, 3)), np.nanargmin)
+    assert (found.tolist(), decision.either("abc", columns)) == ([0.0, 0.0, 0.0, 0.0], "any")  # not the first alone
+    assert [decision.either("abcd", tied) for tied in ([2, 0], [2, 0, 1])] == ["c or a", "c or 2 others"]
     noise = np.random.default_rng(0).normal(size=(100, 200))
     assert abs(decision.crossed(noise, np.nanargmax)[0].mean()) < 0.2 < noise.mean(axis=0).max()
 
@@ -58,6 +61,12 @@ def test_a_left_out_problem_is_decided_by_the_others(
     trade = next(need for need in kept.settings.given["needs"] if need["name"] == "trade")
     assert decision.left_out(kept, trade) == (hits, 5, pytest.approx(chance))
     assert decision.best_of(kept, trade, [first]) == "ipfl_posted"
+
+
+@pytest.mark.parametrize(("gain", "lost"), [(0.1, False), (-0.001, False), (-0.1, True)])
+def test_a_row_says_where_the_worst_off_member_surely_loses(decision: ModuleType, gain: float, lost: bool) -> None:
+    kept = rigged(decision, {"loans": (0.0, 0.0)}, gain)
+    assert decision.shown(kept, "loans", "ditto", "worst").endswith(" (loses)") == lost
 
 
 def test_every_answer_to_the_questions_has_one_row(decision: ModuleType) -> None:

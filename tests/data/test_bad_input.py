@@ -1,14 +1,17 @@
 """What people give by mistake: each one clear line, or no difference at all."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from mistaken import mistakes
 from torch import nn
 
 import hanse
+import hanse.data
 from hanse.base.errors import UserError
 
 
@@ -48,6 +51,13 @@ def test_who_gains_names_its_own_arguments() -> None:
         assert "data.source" not in str(wrong.value)
     with pytest.raises(UserError, match="client: 'ill'"):
         hanse.who_gains(table(), target="ill", client="ill")
+
+
+@pytest.mark.parametrize("x", [np.ones((8, 2), object), np.ones((8, 2), complex), np.ones((8, 2), "M8[s]"), 1])
+def test_arrays_of_no_numbers_and_lone_ones_are_refused_in_hanses_words(x: Any) -> None:
+    for data in ((x, np.arange(8) % 2), (np.ones((8, 2)), 1)):
+        [line] = mistakes(hanse.data.as_dataset, data)
+        assert re.search("numbers is needed|one for each sample", line)
 
 
 def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:

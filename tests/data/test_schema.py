@@ -391,9 +391,10 @@ def test_words_that_may_be_gaps_or_one_another_and_two_decimal_signs(tmp_path: P
     assert (made.labels, made.gaps) == (["mild", "none"], [""])  # a class, since no number is called so
     drafts = [
         replace(made, columns={"s": TableColumn("words", words=list(own))}, labels=[label, "none"])
-        for own, label in (("mf", "mild"), ("Mf", "Mild"))
+        for own, label in (("mf", "mild"), ("MF", "Mild"))
     ]
-    for one, both in ((made, "'M' and 'm'"), (merged(drafts), "'M' and 'm'"), (merged(drafts), "'Mild' and 'mild'")):
+    words, labels = "'F' and 'f', 'M' and 'm'", "'Mild' and 'mild'"  # all that may be one, not the first alone
+    for one, both in ((made, "'M' and 'm'"), (merged(drafts), words), (merged(drafts), labels)):
         assert any(both in line for line in one.warnings)
     file.write_text("x,y\n" + "none,none\n3,mild\n2.5,severe\n" * 5)
     with pytest.raises(UnfitTableError, match="'none' is a gap"):  # which it is in x, where it is no class

@@ -152,6 +152,19 @@ def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, A
 
 
 @pytest.mark.parametrize(
+    ("table", "train"),
+    [({"name": "fedprox", "mu": 21}, {}), ({"name": "ditto", "lam": 21}, {}), ({"name": "ipfl", "eta": 0.095}, {}),
+     ({"name": "fedavg"}, {"weight_decay": 21}), ({"name": "fedprox", "mu": 39}, {"momentum": 0.9})],
+)  # fmt: skip
+def test_a_run_warns_where_each_step_overshoots_the_centre_further(table: dict[str, Any], train: Any) -> None:
+    """From lr = 2 (1 + momentum) / pull on, whatever the data are; other optimisers take steps of another length."""
+    for changed, warned in (({}, 1), ({"lr": 0.09}, 0), ({"optimizer": "adamw", "momentum": 0, "lr": 0.1}, 0)):
+        trained = {"lr": 0.1, **train, **changed}
+        given = hanse.Experiment(data={"clients": 4}, mechanism=table, train=trained, engine={"threads": 1})
+        assert sum(line.startswith("warning: train.lr: 0.1: ") for line in build(given).said) == warned
+
+
+@pytest.mark.parametrize(
     ("table", "warned"),
     [
         (

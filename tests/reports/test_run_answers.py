@@ -237,6 +237,7 @@ def test_settings_alone_and_splits_are_heeded() -> None:
         ({"splits": 0}, "splits: 0: "),
         ({"mechanisms": ["local"]}, "mechanisms: ['local']: "),
         ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two"),
+        ({"mechanisms": {"local": "fedavg", "one": "fedavg"}}, "mechanisms: two"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(given: dict[str, Any], line: str) -> None:

@@ -24,16 +24,14 @@ from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.kinds import first_few
-from hanse.data.mixtures import MixturePartition
 from hanse.data.own import as_dataset
 from hanse.data.partitions import Iid, Natural, Pooled
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.shares import Partition
 from hanse.data.sources import Generated, imported, load
-from hanse.data.spec import PARTITIONS, DataSpec, OwnData, OwnPartition, SchemaTables
+from hanse.data.spec import PARTITIONS, DataSpec, OwnData, SchemaTables
 from hanse.data.synthetic import GeneratedData, Synthetic
 
-_WITHOUT_CLASSES = Iid | MixturePartition | Natural | Pooled | OwnPartition  # partitions that need no class labels
 _LARGE = 10.0  # size (root mean square) of a feature that is taken as not scaled
 
 
@@ -206,8 +204,8 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
         )
     dealing = (partition.whole if isinstance(partition, Pooled) else None) or partition
-    if not isinstance(dealing, _WITHOUT_CLASSES) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
-        free = [name for name, kind in PARTITIONS.items() if issubclass(kind, _WITHOUT_CLASSES)]
+    if dealing.by_class and (dataset.num_classes is None or dataset.train.y.ndim > 1):
+        free = [name for name, kind in PARTITIONS.items() if not kind.by_class]
         raise UserError(
             f"data.partition: '{dealing.name}': needs class labels and source '{dataset.name}' has none; "
             f"allowed: {', '.join(free)}"

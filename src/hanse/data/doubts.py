@@ -116,8 +116,9 @@ def maybe_gaps(values: NDArray[Any], where: str, remedy: str = IN_PYTHON.gap) ->
 
 def of_inputs(x: Any, where: str) -> list[str]:
     """Return notes on the columns of an array ``[n, d]`` in which numbers may stand for gaps; none for other inputs."""
-    columns = np.asarray(x).T if getattr(x, "ndim", 0) == 2 and x.shape[1] <= MOST_COLUMNS else ()
-    return [note for j, one in enumerate(columns) if (note := maybe_gaps(one, f"{where}, column {j}"))]
+    columns = np.asarray(x).T if getattr(x, "ndim", 0) == 2 and x.shape[1] <= MOST_COLUMNS else np.zeros(0)
+    numbers = columns if columns.dtype.kind in "biuf" else ()  # others are refused, or made numbers, later
+    return [note for j, one in enumerate(numbers) if (note := maybe_gaps(one, f"{where}, column {j}"))]
 
 
 def _groups(words: Mapping[Any, set[Any]]) -> list[tuple[list[Any], set[Any]]]:

@@ -207,7 +207,7 @@ def _otherwise(tables: Sequence[CsvTable], columns: Mapping[str, TableColumn]) -
 
 
 def _twins(name: str, words: Iterable[str]) -> str:
-    """Return a note if two words of a column may be one, such as "m" and "M", "" if not."""
+    """Return a note if words of a column may be one, such as "m" and "M", "" if not."""
     both = alike([(word, 0) for word in sorted(words)], case=lambda _: True)
     same = BY_SCHEMA.same.format(name)
     return f"data: column {name!r}: {both} are different words: are they one?{same}" if both else ""

@@ -204,20 +204,20 @@ def plain(value: Any) -> str:
 
 
 def alike(counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambda key: len(key) > 1) -> str:
-    """Return two values that cannot be told apart reliably, as part of a message, or "" if there are none.
+    """Return pairs of values that cannot be told apart reliably, as part of a message, or "" if there are none.
 
     Args:
         counts: each different value with its number of rows; 0: rows are not told.
         case: for which texts upper and lower case make no difference. Single letters may be classes of their own.
     """
-    known: dict[str, tuple[Any, int]] = {}
+    known, pairs = dict[str, tuple[Any, int]](), list[str]()
     for value, rows in counts:
         key = plain(value)
         other = known.setdefault(key.casefold() if case(key) else key, (value, rows))
         if other[0] is not value:
             told = [f" ({count} row{'s' * (count != 1)})" if count else "" for count in (other[1], rows)]
-            return f"{other[0]!r:.200}{told[0]} and {value!r:.200}{told[1]}"
-    return ""
+            pairs.append(f"{other[0]!r:.200}{told[0]} and {value!r:.200}{told[1]}")
+    return first_few(pairs)
 
 
 def first_few(words: Sequence[str], between: str = ", ", most: int = LISTED) -> str:

@@ -54,6 +54,7 @@ class MixturePartition:
     """
 
     name: ClassVar[str] = "mixture"
+    by_class: ClassVar[bool] = False
     mix: str = "10:90"
     test_mix: Literal["same", "inverse"] = "same"
     validation_mix: Literal["test", "train"] = "test"

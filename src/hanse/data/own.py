@@ -220,6 +220,8 @@ def _of_arrays(given: Sequence[Any], asked: Asked, name: str, client: str | None
     x = x if isinstance(x, Mapping) else array_of(x, f"{where}: inputs")
     owner = None if clients is None else names_of(clients, f"{where}: clients", plain_numbers=True)
     y = array_of(y, f"{where}: targets")
+    if np.ndim(y) == 0:
+        raise UserError(f"{where}: targets: {y!r:.80}: must be an array or a list of one for each sample")
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind not in "biuf":
         y = y[:, 0]
     if asked.labels is not None and y.ndim == 1:

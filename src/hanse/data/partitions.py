@@ -43,7 +43,13 @@ _SCALED_DRAWS = 100
 
 
 class Deal(ABC):
-    """A partition that goes by the labels of a data set, or by its number of samples alone."""
+    """A partition that goes by the labels of a data set, or by its number of samples alone.
+
+    Attributes:
+        by_class: whether it needs class labels.
+    """
+
+    by_class: ClassVar[bool] = True
 
     @abstractmethod
     def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Indices:
@@ -75,6 +81,7 @@ class Iid(Deal):
     """
 
     name: ClassVar[str] = "iid"
+    by_class = False
     samples_per_client: Positive | None = None
     sizes: SizeLaw = "equal"
     min_samples: Positive = 10
@@ -395,6 +402,7 @@ class Natural:
     """
 
     name: ClassVar[str] = "natural"
+    by_class: ClassVar[bool] = False
     choose: Literal["random", "largest"] = "random"
     per_owner: Positive = 1
     per_owner_alpha: Rate | None = None
@@ -521,6 +529,7 @@ class Pooled(Deal):
     """
 
     name: ClassVar[str] = "pooled"
+    by_class = False
     of: str | dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

@@ -218,11 +218,7 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
 
 
 def borrowed(
-    tests: Samples | None,
-    dataset: Dataset,
-    partition: Partition,
-    cut: NDArray[np.int64],
-    cuts: Cuts,
+    tests: Samples | None, dataset: Dataset, partition: Partition, cut: NDArray[np.int64], cuts: Cuts
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
     """Return which of the server's test samples each client is tested on.
 

@@ -132,6 +132,7 @@ class OwnPartition(Deal):
         options: its options.
     """
 
+    by_class = False
     name: str
     options: Mapping[str, Any]
 

@@ -412,9 +412,10 @@ def _called(mechanisms: Any) -> dict[str, Any]:
         pairs = [(_name(one), one) for one in mechanisms]
     else:
         raise UserError(f"mechanisms: {mechanisms!r:.80}: must be a list of mechanisms, or a dictionary by name")
-    named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
-    if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
-        raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
+    joined = [(name, one) for name, one in pairs if _name(one) != ALONE]
+    named_mechanisms = dict(joined)
+    if len({ALONE, *named_mechanisms}) <= len(joined):
+        raise UserError(f"mechanisms: two are called alike ('{ALONE}' is always one): name each in a dictionary")
     if not named_mechanisms:
         raise UserError(f"mechanisms: {mechanisms!r}: must have one besides '{ALONE}', which clients could join")
     return named_mechanisms

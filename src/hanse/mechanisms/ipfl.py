@@ -56,13 +56,7 @@ from hanse.federation.policy import MOST, amount
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gain, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
-from hanse.games.market_models import (
-    centre_weights,
-    cosine_distances,
-    cosine_gram,
-    distances,
-    gram_distances,
-)
+from hanse.games.market_models import centre_weights, cosine_distances, cosine_gram, distances, gram_distances
 from hanse.games.market_posted import APART, Pricing, Tariff, due
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks
@@ -411,7 +405,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
         }
         worst = max(local_optimality(trade.market, trade.graph))
-        if math.isfinite(worst) and self.pricing == "marginal":  # else buyers choose for themselves
+        if math.isfinite(worst) and isinstance(self.prices, Declared):  # else buyers choose for themselves
             metrics["market/eq9"] = worst  # above 0: an import too many, or one left out
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
         found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))

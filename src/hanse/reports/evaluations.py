@@ -86,16 +86,20 @@ class Evaluations:
         return np.array([without if len(without) else np.full(blocks, worth) for worth, without in self._worths])
 
     def _same(self, answer: Answer) -> Answer:
-        """Return an answer. Raises UserError if it has another number of samples than those before."""
+        """Return an answer. Raises UserError if it has another number of samples than those before, or than the units,
+        or if all are of one unit.
+        """
         samples = 0 if np.ndim(answer) == 0 else len(np.asarray(answer))
         if self.samples not in (None, samples):
             raise UserError(
                 f"{self._function}: returned {quantity(samples or 1, 'number')}, and {self.samples or 1} before: must "
                 "be one number, or one for each test sample, always of the same samples"
             )
-        if self._units is not None and samples != len(self._units):
+        if self._units is not None and (samples != len(self._units) or not samples):
             returned = quantity(samples, "number") if samples else "one number, and none for each test sample"
             raise UserError(f"units: {len(self._units)}, but {self._function} returned {returned}: must be one each")
+        if self._units is not None and not self._units.any():
+            raise UserError(f"units: all {samples} are the same: must be two at least, of which others could be drawn")
         self.samples = samples
         return answer
 

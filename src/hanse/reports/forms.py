@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -131,12 +132,9 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
     Raises:
         UserError: something is not an array of real numbers; the message begins with ``where``.
     """
-    if isinstance(update, Mapping):
-        named: Mapping[Any, Any] = update
-    elif isinstance(update, list | tuple):
+    named: Mapping[Any, Any] = update if isinstance(update, Mapping) else {None: update}
+    if isinstance(update, list | tuple):
         named = dict(enumerate(update))
-    else:
-        named = {None: update}
     parts = {}
     for name, part in named.items():
         at = where if name is None else f"{where}, {name!r}"
@@ -149,7 +147,8 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
         elif isinstance(part, nn.Module):
             raise UserError(f"{at}: is a module: give its state_dict()")
         else:
-            raise UserError(f"{at}: {type(part).__name__}: must be a dense array or tensor of real numbers")
+            of = f" of {part.dtype}" if hasattr(part, "dtype") else ""
+            raise UserError(f"{at}: {type(part).__name__}{of}: must be a dense array or tensor of real numbers")
     if not parts:
         raise UserError(f"{where}: has no entries")
     return parts
@@ -209,8 +208,7 @@ def given_updates(updates: Any) -> Given:
     elif isinstance(updates, Mapping):
         keys, updates = tuple(updates), list(updates.values())
     if not isinstance(updates, Sequence) or isinstance(updates, str):
-        kind = type(updates).__name__
-        raise UserError(f"updates: {kind}: must be models by name, a list of them, or rows [n, P]")
+        raise UserError(f"updates: {type(updates).__name__}: must be models by name, a list of them, or rows [n, P]")
     if not updates:
         raise UserError(f"updates: the {'list' if keys is None else 'dictionary'} is empty: must have at least one")
     names = shown_names(range(len(updates)) if keys is None else keys, "updates", "one")
@@ -234,8 +232,9 @@ def shown_names(names: Sequence[Any], where: str, who: str) -> tuple[str, ...]:
         UserError: nothing of a name can be shown, or two would be shown alike; the message begins with ``where``.
     """
     shown = tuple(client_name(name, where, "", who) for name in names)
-    if len(set(shown)) < len(shown):
-        raise UserError(f"{where}: two are called {max(shown, key=shown.count)!r}: give them other names")
+    for called in (shown, tuple(names)):  # 1, 1.0 and True look different, and are one in a set
+        if len(set(called)) < len(called):
+            raise UserError(f"{where}: two are called {max(called, key=called.count)!r}: give them other names")
     return shown
 
 
@@ -292,6 +291,11 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     return weights_given
 
 
+def is_number(given: Any) -> bool:
+    """Say whether this is a real number; truth values are none."""
+    return isinstance(given, Real) and not isinstance(given, bool)
+
+
 def is_finite(number: Any) -> bool:
     """Say whether a real number is finite as a float."""
     return abs(number) <= MOST if isinstance(number, int) else math.isfinite(number)
@@ -305,7 +309,7 @@ def start_of(start: Any, given: Given) -> Tensor | float:
     """
     if start is None:
         return 0.0
-    if isinstance(start, int | float | np.integer | np.floating) and not isinstance(start, bool):
+    if is_number(start):
         if not is_finite(start):
             raise UserError(f"start: {start!r:.80}: must be a finite number, or a model in the form of one update")
         return float(start)

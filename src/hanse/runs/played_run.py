@@ -337,10 +337,7 @@ def _in_python(line: str) -> str:
 
 
 def _problem(
-    path: Path,
-    experiment: Experiment,
-    model: nn.Module | Callable[..., nn.Module] | None,
-    state: LoopState | None,
+    path: Path, experiment: Experiment, model: nn.Module | Callable[..., nn.Module] | None, state: LoopState | None
 ) -> tuple[Problem | None, str]:
     """Return the template of the run's models, or None and a line that says why there is none."""
 

@@ -85,6 +85,7 @@ def objections(
         *undefined_metrics(problem, data, tested),
         *warn_of_probabilities(experiment, problem, data),
         *unused_parts(experiment, mechanism),
+        *warn_of_overshooting(experiment, mechanism),
     ]
 
 
@@ -317,6 +318,19 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
         return []
     warned = f"warning: the model returns probabilities ({why}), and {asks} expects logits: leave out that last step"
     return [warned] if likely else []
+
+
+def warn_of_overshooting(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a warning if each step of SGD throws the parameters beyond the centre to which they are pulled, or beyond
+    the 0 to which weight decay pulls them, further than they were before: models then diverge whatever the data are.
+    """
+    train, adds = experiment.train, dict(mechanism.train.adds)
+    pull = train.weight_decay + (float(getattr(mechanism.train, adds["pull"])) if adds.get("pull") else 0.0)
+    most = 2 * (1 + train.momentum)  # of lr times the pull: the roots of x^2 - (1 + m - lr mu) x + m reach -1 there
+    if train.optimizer != "sgd" or train.loop is not None or not train.lr * pull > most:
+        return []
+    by = f"{word_of(mechanism.train, 'train')} and weight_decay pull with {pull:.4g}, which throws models ever further"
+    return [f"warning: train.lr: {train.lr:g}: {by}: lower it to less than {most / pull:.2g}, or weaken the pull"]
 
 
 def few_samples(data: FederatedData) -> Samples:
