@@ -218,12 +218,6 @@ def test_the_comparison_leaves_generators_and_the_module_as_they_were() -> None:
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
-def test_a_module_that_is_random_in_evaluation_mode_is_refused() -> None:
-    problem, row = problem_of(Wild(True))
-    with pytest.raises(hanse.UserError, match="mode differ"):
-        settle(EngineChoice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
-
-
 @pytest.mark.parametrize("choice", ENGINES, ids=lambda choice: choice.label)
 def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_them(choice: EngineChoice) -> None:
     module = perceptron(nn.Tanh())
