@@ -11,6 +11,7 @@ import torch
 
 from hanse.games import shapley
 from hanse.games.cumulative import update_cumulative
+from hanse.games.mixture import mixture
 
 
 class Wrong:
@@ -43,6 +44,7 @@ def test_utilities_must_be_finite(bad: float) -> None:
         lambda: shapley.leave_one_out(value, 2),
         lambda: shapley.monte_carlo(value, 2, [[1, 0]]),
         lambda: shapley.gtg(value, 2),
+        lambda: mixture(value, 2, np.ones(2)),
     ):
         assert f"value of coalition [1] is {bad}" in line(act)
     assert "entry 1 is" in line(lambda: shapley.shapley_from_table([0.0, bad]))

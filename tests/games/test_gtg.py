@@ -32,13 +32,6 @@ def test_it_stops_after_the_first_complete_sweep_with_twenty_stored_values(n: in
     assert result.evaluations <= 2 + used * n
 
 
-def test_standard_errors_vanish_where_every_marginal_is_the_same() -> None:
-    result = shapley.gtg(additive, 4, eps=0.0)
-    assert close(result.standard_errors, np.zeros(4), 1e-12)
-    assert np.isnan(shapley.gtg(additive, 4, max_permutations=1).standard_errors).all()
-    assert np.isnan(shapley.gtg(additive, 4, running="sweep_literal").standard_errors).all()
-
-
 def test_values_are_unbiased_where_the_literal_recursion_is_not() -> None:
     v = np.random.default_rng(1).normal(size=16).tolist()
     right = shapley.exact(game(v), 4)

@@ -371,13 +371,6 @@ def test_bad_input_is_refused_before_anything_is_evaluated(change: dict[str, Any
     assert not game.asked
 
 
-def test_worths_that_are_not_finite_are_refused_with_the_coalition() -> None:
-    v = np.zeros(1024)
-    v[1 << 3] = math.nan
-    with pytest.raises(ValueError, match=r"value of coalition \[3\] is nan; allowed: a finite number"):
-        mixture(Counting(v), 10, np.ones(10))
-
-
 def test_huge_and_tiny_worths_and_gram_matrices() -> None:
     table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
     plain = mixture(Counting(table["v"]), 10, table["weights"], grams_of(table), 100, 0)

@@ -57,6 +57,14 @@ def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
     return Problem(module, layout), layout.flatten(module)
 
 
+def put_out(problem: Problem, row: Tensor, x: Tensor) -> Tensor:
+    """Return what the module itself puts out with these numbers, in evaluation mode."""
+    problem.layout.load(problem.module, row)
+    with torch.no_grad():
+        found: Tensor = problem.module.eval()(x)
+    return found
+
+
 def oracle(problem: Problem, pool: Samples, jobs: list[SeatJob], recipe: Recipe) -> TrainedRows:
     return SequentialEngine(problem, threads=1).train(pool, jobs, recipe, recipe.lr)
 

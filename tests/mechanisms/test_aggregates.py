@@ -26,6 +26,7 @@ from hanse.reports.audit import audit_run
 from hanse.runs.round import first_state, play_round
 from hanse.runs.round_record import row_hash
 from hanse.runs.setup import Session, build
+from tests.learning.helpers import put_out
 
 M = 4
 Rows = np.ndarray
@@ -159,9 +160,7 @@ def world(weigh: Any, **mechanism: Any) -> Session:
 
 
 def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
-    setup.problem.layout.load(setup.problem.module, torch.from_numpy(row).float())
-    with torch.no_grad():
-        return float(functional.cross_entropy(setup.problem.module(x), y))
+    return float(functional.cross_entropy(put_out(setup.problem, torch.from_numpy(row).float(), x), y))
 
 
 def from_root(setup: Session, old: Rows) -> Rows:

@@ -42,20 +42,14 @@ def test_a_part_in_several_slots_is_there_once_by_its_first_slot() -> None:
     assert list(Mechanism("two", one.select, Scaffold(), Scaffold()).parts()) == ["select", "train", "weigh"]
 
 
-@pytest.mark.parametrize(
-    "slots",
-    [
-        {"train": {"global_lr": 0.5}},
-        {"weigh": {"global_lr": 0.5}},
-        {"train": {"global_lr": 0.5}, "weigh": {"global_lr": 0.5}},
-        {"train": {"name": "scaffold", "global_lr": 0.5}},
-        {"train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
-        {"train": {"name": "scaffold", "global_lr": 0.5}, "weigh": "scaffold"},
-        {"global_lr": 0.5},
-    ],
-)
-def test_options_under_any_slot_are_those_of_the_one_part(slots: dict[str, Any]) -> None:
-    found = scaffold(**slots)
+FORMS = None, {"global_lr": 0.5}, "scaffold", {"name": "scaffold", "global_lr": 0.5}
+
+
+@pytest.mark.parametrize("train", FORMS)
+@pytest.mark.parametrize("weigh", FORMS)
+def test_options_under_any_slot_are_those_of_the_one_part(train: Any, weigh: Any) -> None:
+    slots = {slot: form for slot, form in (("train", train), ("weigh", weigh)) if form is not None}
+    found = scaffold(**slots, **({} if dict in map(type, slots.values()) else {"global_lr": 0.5}))
     assert found.train == Scaffold(0.5)
     assert found.train is found.weigh
 

@@ -18,6 +18,7 @@ from hanse.games import shapley
 from hanse.learning.intervals import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.setup import Session, build
+from tests.learning.helpers import put_out
 
 M = 4
 
@@ -44,9 +45,7 @@ def value(view: View, **options: Any) -> Values:
 def utility(world: Session, row: torch.Tensor, kind: str) -> float:
     """Return what a row is worth on the validation samples, by plain PyTorch."""
     samples = world.data.server_validation
-    world.problem.layout.load(world.problem.module, row.float())
-    with torch.no_grad():
-        logits = world.problem.module(samples.x).double()
+    logits = put_out(world.problem, row.float(), samples.x).double()
     losses = functional.cross_entropy(logits, samples.y, reduction="none")
     if kind == "accuracy":
         return float((logits.argmax(1) == samples.y).double().mean())
