@@ -15,15 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hanse.games import shapley
-from hanse.games.mixture import (
-    MixtureFit,
-    _group,
-    design,
-    far_player,
-    fit,
-    mixture,
-    ranking_settled,
-)  # fmt: skip
+from hanse.games.mixture import MixtureFit, _group, design, far_player, fit, mixture, ranking_settled
 from hanse.games.mixture_kernel import kernel_values, shapley_weights, sum_kernel_values
 
 TABLES = sorted((GOLDEN / "games").glob("*.npz"))

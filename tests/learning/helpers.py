@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -37,17 +39,10 @@ def jobs_of(
         draw = stream(7, "jobs", client=s)
         noise = [torch.from_numpy(draw.standard_normal(len(row)).astype(np.float32)) for _ in range(3)]
         strength = mu[s] if isinstance(mu, list) else mu
-        jobs.append(
-            SeatJob(
-                index=torch.arange(first, first + n),
-                start=row if same_start else row + 0.01 * noise[0],
-                key=(3, 1, s, 0),
-                centre=row + 0.1 * noise[1] if strength else None,
-                mu=strength,
-                tilt=tilt * noise[2] if tilt else None,
-                work=epochs[s] if epochs else None,
-            )
-        )
+        index, start = torch.arange(first, first + n), row if same_start else row + 0.01 * noise[0]
+        job = SeatJob(index, start, (3, 1, s, 0), mu=strength, work=epochs[s] if epochs else None)
+        job = replace(job, centre=row + 0.1 * noise[1]) if strength else job
+        jobs.append(replace(job, tilt=tilt * noise[2]) if tilt else job)
         first += n
     return jobs
 

@@ -28,19 +28,16 @@ def pooled(channels: int, filters: int, kernel: int, pad: int = 0, bias: bool = 
     return [nn.Conv2d(channels, filters, kernel, padding=pad, bias=bias), nn.MaxPool2d(2), nn.ReLU()]
 
 
+def rectified(channels: int, filters: int, kernel: int, bias: bool = True) -> list[nn.Module]:
+    return [nn.Conv2d(channels, filters, kernel, bias=bias), nn.ReLU()]
+
+
 # each with the shape of its images: kernels of 1 to 8, lines that are narrower, as wide as and wider than the vectors
 MODELS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, int, int]]] = {
     "two pooled": (lambda: [*pooled(3, 8, 4), *pooled(8, 8, 4), nn.Flatten(), nn.Linear(32, 5)], (3, 17, 17)),
     "padded, five": (lambda: [*pooled(1, 6, 5, 2), *pooled(6, 7, 5), nn.Flatten(), nn.Linear(28, 5)], (1, 16, 17)),
     "unpooled, without bias": (
-        lambda: [
-            nn.Conv2d(2, 5, 3, bias=False),
-            nn.ReLU(),
-            nn.Conv2d(5, 3, 2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(90, 5),
-        ],
+        lambda: [*rectified(2, 5, 3, bias=False), *rectified(5, 3, 2), nn.Flatten(), nn.Linear(90, 5)],
         (2, 9, 8),
     ),
     "ReLU before pooling": (

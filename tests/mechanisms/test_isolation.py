@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 
 import hanse
 from hanse.base.streams import stream
@@ -40,12 +41,10 @@ class Blended(Behaviour):
 def markets(tmp_path: Path, behaviour: Any, **options: Any) -> list[MarketRound]:
     """Eight honest clients that ask 1 token, and one that asks nothing and buys nothing."""
     profiles = {"name": "listed", "eagerness": [5e4] * 8 + [0.0], "cost": [1.0] * 8 + [0.0]}
-    experiment = hanse.Experiment(
-        data={"clients": 9, "partition": {"alpha": 1.0}}, model="logistic", mechanism={"name": "ipfl", **options},
-        train={"steps": 20, "batch_size": 16, "lr": 0.1}, behaviour=behaviour, clients={"profiles": profiles},
-        engine={"threads": 1}, run={"rounds": 7}, eval={"every": 7},
-    )  # fmt: skip
-    hanse.run(experiment, out=tmp_path / "run", overwrite=True)
+    data, train = {"partition": {"alpha": 1.0}}, {"steps": 20, "batch_size": 16, "lr": 0.1}
+    sections = {"data": data, "train": train, "clients": {"profiles": profiles}, "eval": {"every": 7}}
+    made = digits({"name": "ipfl", **options}, 9, 7, **sections, behaviour=behaviour)
+    hanse.run(made, out=tmp_path / "run", overwrite=True)
     return list(recorded_markets(tmp_path / "run"))
 
 

@@ -148,10 +148,8 @@ def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, A
 @pytest.mark.parametrize(
     ("table", "warned"),
     [
-        (
-            {"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "clients_per_round": 2, "select": "uniform"},
-            ["averaging: 0.5"],
-        ),
+        ({"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "clients_per_round": 2, "select": "uniform"},
+         ["averaging: 0.5"]),
         ({"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "value": "exact"}, ["eps: 0.001"]),
         ({"name": "fedprox", "mu": 0.5, "clients_per_round": 2, "train": "shared", "select": "everyone"},
          ["clients_per_round: 2", "mu: 0.5"]),
