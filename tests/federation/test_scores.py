@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from experiments import digits
-from torch.nn import functional
 
 from hanse.base.streams import stream
 from hanse.core.port import Call, Request, Score
@@ -18,14 +17,12 @@ from hanse.learning.scoring import Scorer
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
 from hanse.runs.setup import Session, build
-from tests.learning.helpers import made, put_out
+from tests.learning.helpers import made, worth_of
 
 
 def by_hand(problem: Problem, row: torch.Tensor, part: Samples) -> tuple[float, float]:
-    out = put_out(problem, row, part.x)
-    if problem.loss == "mse":
-        return float(functional.mse_loss(out.squeeze(1), part.y)), float("nan")
-    return float(functional.cross_entropy(out, part.y)), float((out.argmax(1) == part.y).double().mean())
+    right = float("nan") if problem.loss == "mse" else worth_of(problem, row, part, "accuracy")
+    return -worth_of(problem, row, part), right
 
 
 @pytest.mark.parametrize(

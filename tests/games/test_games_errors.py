@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from games_cases import Batched
 
 from hanse.games import shapley
 from hanse.games.cumulative import update_cumulative
 from hanse.games.mixture import mixture
 
 
-class Wrong:
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
+class Wrong(Batched):
+    """Answers with what it was given, whatever it is asked."""
 
-    def __call__(self, coalition: frozenset[int]) -> float:
-        return 0.0
-
-    def many(self, coalitions: Sequence[frozenset[int]]) -> Any:
-        return self.answer
+    def many(self, coalitions: Any) -> Any:
+        return self.value
 
 
 def line(act: Callable[[], object]) -> str:

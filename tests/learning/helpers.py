@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.base.streams import stream
@@ -58,6 +59,19 @@ def put_out(problem: Problem, row: Tensor, x: Tensor) -> Tensor:
     with torch.no_grad():
         found: Tensor = problem.module.eval()(x)
     return found
+
+
+def worth_of(problem: Problem, row: Tensor, samples: Samples, utility: str = "loss") -> float:
+    """Return what a model is worth by plain PyTorch."""
+    out = put_out(problem, row, samples.x).double()
+    if problem.loss == "mse":
+        return -float(F.mse_loss(out.squeeze(1), samples.y.double()))
+    if utility == "accuracy":
+        return float((out.argmax(1) == samples.y).double().mean())
+    losses = F.cross_entropy(out, samples.y, reduction="none")
+    if utility == "balanced":
+        return -float(torch.stack([losses[samples.y == c].mean() for c in samples.y.unique()]).mean())
+    return -float(losses.mean())
 
 
 def oracle(problem: Problem, pool: Samples, jobs: list[SeatJob], recipe: Recipe) -> TrainedRows:

@@ -17,6 +17,7 @@ from watching import Killed, Watch, rounds_of
 import hanse
 from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, AggregatePart, Group, Settlement, State, View
+from hanse.data import Samples
 from hanse.games import shapley
 from hanse.mechanisms.fits import tried, unmet_needs
 from hanse.mechanisms.robust import Clipped, Krum, sorted_columns
@@ -26,7 +27,7 @@ from hanse.reports.audit import audit_run
 from hanse.runs.round import first_state, play_round
 from hanse.runs.round_record import row_hash
 from hanse.runs.setup import Session, build
-from tests.learning.helpers import put_out
+from tests.learning.helpers import worth_of
 
 M = 4
 Rows = np.ndarray
@@ -160,7 +161,7 @@ def world(weigh: Any, **mechanism: Any) -> Session:
 
 
 def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
-    return float(functional.cross_entropy(put_out(setup.problem, torch.from_numpy(row).float(), x), y))
+    return -worth_of(setup.problem, torch.from_numpy(row).float(), Samples(x, y))
 
 
 def from_root(setup: Session, old: Rows) -> Rows:

@@ -1,6 +1,5 @@
 """One part in several slots, the names that parts had before, and parts that cannot stand where they are put."""
 
-import sys
 import tomllib
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,6 @@ from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.runs.setup import build
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "of_the_user", sys.modules[__name__])
 
 
 def scaffold(**slots: Any) -> Mechanism:
@@ -103,9 +97,9 @@ class Averages(AggregatePart):
      ("deploy", "Averages")],
 )  # fmt: skip
 def test_a_part_without_the_method_of_its_slot_is_refused(slot: str, name: str) -> None:
-    [line] = refused(name="fedavg", **{slot: f"of_the_user:{name}"})
+    [line] = refused(name="fedavg", **{slot: f"{__name__}:{name}"})
     assert line.startswith(f"mechanism.{slot}: {name} has no method ")
-    assert build_mechanism({"name": "fedavg", "weigh": "of_the_user:Averages"}).weigh == Averages()
+    assert build_mechanism({"name": "fedavg", "weigh": f"{__name__}:Averages"}).weigh == Averages()
 
 
 # ---- what a part needs of the others, by the slot that it stands in

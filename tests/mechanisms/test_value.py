@@ -18,7 +18,7 @@ from hanse.games import shapley
 from hanse.learning.intervals import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.setup import Session, build
-from tests.learning.helpers import put_out
+from tests.learning.helpers import worth_of
 
 M = 4
 
@@ -42,27 +42,17 @@ def value(view: View, **options: Any) -> Values:
     return found
 
 
-def utility(world: Session, row: torch.Tensor, kind: str) -> float:
-    """Return what a row is worth on the validation samples, by plain PyTorch."""
-    samples = world.data.server_validation
-    logits = put_out(world.problem, row.float(), samples.x).double()
-    losses = functional.cross_entropy(logits, samples.y, reduction="none")
-    if kind == "accuracy":
-        return float((logits.argmax(1) == samples.y).double().mean())
-    each = [losses[samples.y == c].mean() for c in samples.y.unique()] if kind == "balanced" else [losses.mean()]
-    return -float(torch.stack(each).mean())
-
-
 def utilities(world: Session, view: View, kind: str, game: str = "average") -> dict[frozenset[int], float]:
     """Return what each coalition's model is worth: its members' average by samples, or the old row and their steps."""
     n, old, rows = view.trained.num_samples, view.table.rows[0].double(), view.trained.rows.double()
-    found = {frozenset[int](): utility(world, old, kind)}
+    samples = world.data.server_validation
+    found = {frozenset[int](): worth_of(world.problem, old.float(), samples, kind)}
     for members in (list(some) for size in range(1, M + 1) for some in combinations(range(M), size)):
         if game == "average":
             row = torch.tensor(n[members] / n[members].sum()) @ rows[members]
         else:
             row = old + torch.tensor(n[members] / n.sum()) @ (rows[members] - old)
-        found[frozenset(members)] = utility(world, row, kind)
+        found[frozenset(members)] = worth_of(world.problem, row.float(), samples, kind)
     return found
 
 
@@ -157,17 +147,12 @@ def test_a_ranking_that_is_sure_ends_the_evaluation(view: View) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "key"),
-    [
-        ("path", {"utility": "accuracy"}, "utility"),
-        ("path", {"points": 0}, "points"),
-        ("path", {"points": 25}, "points"),
-        ("exact", {"utility": "f2"}, "utility"),
-    ],
+    ("name", "key", "wrong"),
+    [("path", "utility", "accuracy"), ("path", "points", 0), ("path", "points", 25), ("exact", "utility", "f2")],
 )
-def test_options_without_effect_or_meaning_are_refused(name: str, options: dict[str, Any], key: str) -> None:
-    with pytest.raises(UserError, match=f"mechanism.value.{key}: {options[key]!r}"):
-        build_mechanism({"name": "fedavg", "value": {"name": name, **options}})
+def test_options_without_effect_or_meaning_are_refused(name: str, key: str, wrong: Any) -> None:
+    with pytest.raises(UserError, match=f"mechanism.value.{key}: {wrong!r}"):
+        build_mechanism({"name": "fedavg", "value": {"name": name, key: wrong}})
 
 
 @pytest.mark.parametrize(
