@@ -85,6 +85,8 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Sessio
     assert weigh(11, Score("q", row[None])) == (size, 16)  # a loss and an accuracy, float64
     assert weigh(11, Train(0, 0, row), more=True) == (0, size)  # it has the row from the question before
     assert weigh(12, Train(0, 0, row), Train(1, 1, other, centre=row, mu=0.1, private=True)) == (size, size)
+    assert weigh(13, Train(0, 0, row, centre=other, mu=0.1, tilt=row + 1)) == (3 * size, size)
+    assert weigh(14, Score("q", torch.stack([row, other, row + 1]))) == (3 * size, 48)
 
 
 def test_a_model_is_known_while_it_is_there_and_not_kept() -> None:

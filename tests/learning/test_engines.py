@@ -86,6 +86,19 @@ def test_a_diverged_seat_spoils_nobody(engine: type) -> None:
     torch.testing.assert_close(trained.rows[[0, 2]], alone.rows, rtol=0, atol=1e-6)
 
 
+def test_seats_on_threads_give_the_same_bits() -> None:
+    problem, row = build_problem("cnn_small", (1, 28, 28), 10, 1)
+    pool = made((1, 28, 28), 10, 120)
+    recipe = Recipe(epochs=1, batch_size=10, lr=0.05, momentum=0.5)
+    jobs = jobs_of(row, [40, 33, 20])
+    two = SequentialEngine(problem, workers=2)
+    got = two.train(pool, jobs, recipe, 0.05)
+    two.close()
+    expected = oracle(problem, pool, jobs, recipe)
+    assert torch.equal(got.rows, expected.rows)
+    np.testing.assert_array_equal(got.loss, expected.loss)
+
+
 def test_seats_train_together_until_padding_costs_more_than_another_group() -> None:
     plans = [SeatPlan(s, np.zeros((9, w), np.int64), 0, 0) for s, w in enumerate([60, 10, 59, 11])]
     assert [[plan.seat for plan in group] for group in group_seats(plans, 10)] == [[0, 1, 2, 3]]
