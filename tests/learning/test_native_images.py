@@ -11,7 +11,6 @@ from torch import nn
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.batches import plan_seats
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
 from hanse.learning.native import engine as native
@@ -19,7 +18,7 @@ from hanse.learning.native.engine import NativeEngine, NativeOutputs
 
 from .helpers import agree, jobs_of, made, oracle, put_out
 from .test_engines import TERMS
-from .test_native import HERE, vectors
+from .test_native import HERE, shared, vectors
 
 RECIPE = Recipe(epochs=2, batch_size=12, lr=0.05, momentum=0.5, weight_decay=0.01)
 
@@ -77,14 +76,7 @@ def test_convolutions_equal_the_oracle(model: str, terms: str) -> None:
 @HERE
 def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads() -> None:
     problem, row, shape = problem_of("padded, five")
-    pool, jobs = made(shape, 5, 120), jobs_of(row, [37, 24, 29, 30])
-    engine = NativeEngine(problem, workers=3)
-    assert max(len(chain) for chain in engine._chains(plan_seats(jobs, RECIPE, 1))) == 2  # two threads share a seat
-    together = engine.train(pool, jobs, RECIPE, 0.05)
-    for seat, job in enumerate(jobs):
-        alone = NativeEngine(problem).train(pool, [job], RECIPE, 0.05)
-        assert torch.equal(alone.rows[0], together.rows[seat])
-        assert (alone.loss[0], alone.steps[0]) == (together.loss[seat], together.steps[seat])
+    assert shared(problem, made(shape, 5, 120), jobs_of(row, [37, 24, 29, 30]), RECIPE, 3)
 
 
 @HERE
