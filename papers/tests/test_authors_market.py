@@ -9,7 +9,9 @@ import torch
 import hanse
 from hanse.games import market
 from hanse.reports.audit import audit_run
-from tests.mechanisms.test_ipfl import experiment, records, rounds_of
+from hanse.runs.setup import build
+from tests.mechanisms.test_ipfl import experiment, records
+from tests.watching import rounds_of
 
 MARKET = "hanse_papers.authors:ipfl"
 UTILITIES = "hanse_papers.authors:AuthorsUtilities"
@@ -37,8 +39,8 @@ def test_a_market_after_the_last_training(tmp_path: Path) -> None:
 
 
 def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
-    played = rounds_of(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True, "lam": 2.0, "eta": 5.0}))
-    first, second = (p.view for p in played)
+    alone = experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True, "lam": 2.0, "eta": 5.0})
+    first, second = (p.view for p in rounds_of(build(alone), 2))
     seats = second.trained.seats
     assert seats.mu.tolist() == [0.4] * 5  # lam / eta, everybody; client 0 only sells
     assert first.trained.seats.mu.tolist() == [0.0] * 5

@@ -1,8 +1,5 @@
 """The model table: rows of any module, and M' = W [U; M]."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Table, as_one, mix
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def module() -> torch.nn.Sequential:
@@ -56,19 +51,6 @@ def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:
     assert torch.equal(got[0], M[1])
     assert torch.equal(got[2], M[0])
     torch.testing.assert_close(got[1], torch.tensor([0.2, 0.3]))
-
-
-@pytest.mark.parametrize("case", json.loads((GOLDEN / "mixing.json").read_text())["cases"], ids=lambda c: c["name"])
-def test_golden_mixing_matrices_give_their_new_tables(case: dict) -> None:
-    second = {"fedfomo": "old", "cfl": "start"}.get(case["in"]["rule"])
-    stack = np.array([*case["in"]["theta"], *(case["in"][second] if second else ())])
-    W = np.array(case["out"]["W"])
-    updates = torch.from_numpy(stack[: len(case["in"]["theta"])]).float()
-    rows = torch.from_numpy(stack[len(case["in"]["theta"]) :]).float()
-    if not len(rows):
-        rows = torch.zeros(1, updates.shape[1])
-        W = np.concatenate([W, np.zeros((len(W), 1))], axis=1)
-    np.testing.assert_allclose(mix(W, updates, rows).numpy(), np.array(case["out"]["new"]), rtol=1e-5, atol=1e-5)
 
 
 def test_a_mix_wider_than_a_block_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

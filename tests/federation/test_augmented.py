@@ -21,17 +21,13 @@ def experiment(engine: str = "sequential", rounds: int = 3, **data: Any) -> hans
     return digits({"name": "fedavg", "clients_per_round": 3}, 4, rounds, **sections)
 
 
-def rows(run: hanse.Run) -> torch.Tensor:
-    return run.table.rows
-
-
 def test_every_engine_trains_on_the_same_copies() -> None:
     one, two, three = (hanse.run(experiment(name)) for name in ("sequential", "stacked", "vmapped"))
-    assert torch.allclose(rows(one), rows(two), atol=1e-5)
-    assert torch.allclose(rows(one), rows(three), atol=1e-5)
+    assert torch.allclose(one.table.rows, two.table.rows, atol=1e-5)
+    assert torch.allclose(one.table.rows, three.table.rows, atol=1e-5)
     assert [line["samples"] for line in one.clients] == [line["samples"] for line in two.clients]
     plain = hanse.run(experiment(augment=None))
-    assert not torch.allclose(rows(one), rows(plain), atol=1e-2)
+    assert not torch.allclose(one.table.rows, plain.table.rows, atol=1e-2)
     assert [line["samples"] for line in one.clients] == [line["samples"] for line in plain.clients]
 
 

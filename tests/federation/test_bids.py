@@ -15,14 +15,9 @@ def me(client: int = 3) -> Me:
 
 
 def told(accuracy: list[float], loss: list[float] | None = None, **more: Any) -> dict[str, Any]:
-    return {
-        "tiers": len(accuracy),
-        "price": TOKEN,
-        "balance": 10 * TOKEN,
-        "paid": [0.0] * len(accuracy),
-        "scores": {"accuracy": accuracy, "loss": loss or [1.0] * len(accuracy), "num_samples": 64},
-        **more,
-    }
+    n = len(accuracy)
+    scores = {"accuracy": accuracy, "loss": loss or [1.0] * n, "num_samples": 64}
+    return {"tiers": n, "price": TOKEN, "balance": 10 * TOKEN, "paid": [0.0] * n, "scores": scores, **more}
 
 
 @pytest.mark.parametrize(

@@ -18,25 +18,14 @@ from hanse.federation.codec import Message, MissingError, WireError, hash_of, pa
 
 def request() -> Request:
     rows = torch.arange(6.0).reshape(2, 3)
-    return Request(
-        4,
-        (
-            Train(0, 1, rows[0], centre=rows[1], mu=0.5, work=3),
-            Score("losses", rows, "validation", 7),
-            Ask("bid", {"price": 5, "paid": (1, 2), "who": "x", "none": None}, rows),
-        ),
-    )
+    asked = Ask("bid", {"price": 5, "paid": (1, 2), "who": "x", "none": None}, rows)
+    train = Train(0, 1, rows[0], centre=rows[1], mu=0.5, work=3)
+    return Request(4, (train, Score("losses", rows, "validation", 7), asked))
 
 
-REPLY = Reply(
-    2,
-    (
-        Trained(0, torch.tensor([1.5, math.nan]), 7.0, 0.25, 9, {"label_counts": torch.tensor([3, 0, 1])}),
-        Scored("losses", torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64), 4),
-        Answered("bid", {"tiers": (1, 0)}),
-    ),
-    authorise=12,
-)
+TRAINED = Trained(0, torch.tensor([1.5, math.nan]), 7.0, 0.25, 9, {"label_counts": torch.tensor([3, 0, 1])})
+SCORED = Scored("losses", torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64), 4)
+REPLY = Reply(2, (TRAINED, SCORED, Answered("bid", {"tiers": (1, 0)})), authorise=12)
 
 
 def plain(value: Any) -> Any:

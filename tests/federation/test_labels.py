@@ -28,11 +28,9 @@ class Flip(Behaviour):
 
 
 def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
-    data = {"partition": {"samples_per_client": 24, "sizes": "equal"}}
-    engine = {"train": train, "device": "cpu"}
-    return digits(
-        {"name": "fedavg"} | mechanism, 4, 2, data=data, engine=engine, train={"lr": 0.1, "epochs": 2, "batch_size": 8}
-    )
+    data, engine = {"partition": {"samples_per_client": 24, "sizes": "equal"}}, {"train": train, "device": "cpu"}
+    recipe = {"lr": 0.1, "epochs": 2, "batch_size": 8}
+    return digits({"name": "fedavg"} | mechanism, 4, 2, data=data, engine=engine, train=recipe)
 
 
 def setup(*behaviours: Behaviour, train: str = "sequential") -> Session:

@@ -6,10 +6,10 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
+from experiments import digits, over
 from torch.func import functional_call
 from torch.nn import functional
 
-import hanse
 from hanse.core.port import Call, Confusion, Counted, Gradient, Nearest, Reply, Request, Score, Train
 from hanse.core.recipe import Recipe
 from hanse.data import DataSpec
@@ -25,14 +25,8 @@ from hanse.runs.setup import Session, build
 
 
 def world(**sections: Any) -> Session:
-    given: dict[str, Any] = {
-        "data": {"clients": 5, "client_test": 0.2},
-        "model": {"name": "mlp", "hidden": [6]},
-        "mechanism": {"name": "fedavg", "clients_per_round": 3},
-        "engine": {"train": "stacked", "threads": 1},
-        **sections,
-    }
-    return build(hanse.Experiment(**given))
+    laid = {"data": {"client_test": 0.2}, "model": {"name": "mlp", "hidden": [6]}, "engine": {"train": "stacked"}}
+    return build(digits({"name": "fedavg", "clients_per_round": 3}, 5, **over(laid, sections)))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +85,8 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Sessio
     assert weigh(11, Score("q", row[None])) == (size, 16)  # a loss and an accuracy, float64
     assert weigh(11, Train(0, 0, row), more=True) == (0, size)  # it has the row from the question before
     assert weigh(12, Train(0, 0, row), Train(1, 1, other, centre=row, mu=0.1, private=True)) == (size, size)
+    assert weigh(13, Train(0, 0, row, centre=other, mu=0.1, tilt=row + 1)) == (3 * size, size)
+    assert weigh(14, Score("q", torch.stack([row, other, row + 1]))) == (3 * size, 48)
 
 
 def test_a_model_is_known_while_it_is_there_and_not_kept() -> None:
@@ -102,9 +98,8 @@ def test_a_model_is_known_while_it_is_there_and_not_kept() -> None:
 
 
 def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
-    data = {"source": "digits", "partition": {"name": "pathological", "classes_per_client": 1}, "clients": 5}
-    model = {"name": "mlp", "hidden": [6], "batch_norm": True}
-    here = world(data={**data, "client_test": 0.0}, model=model)
+    partition = {"name": "pathological", "classes_per_client": 1}
+    here = world(data={"partition": partition, "client_test": 0.0}, model={"batch_norm": True})
     assert smallest_batch(here.problem) == 2
     here.data.sizes[3] = 1
     requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]

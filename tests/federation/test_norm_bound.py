@@ -1,6 +1,5 @@
 """The bound on norms: off by default, the same in every engine, silent with too few replies."""
 
-import numpy as np
 from experiments import digits
 
 import hanse
@@ -32,4 +31,3 @@ def test_a_loud_client_is_refused_in_the_local_engine_and_the_model_gains() -> N
     assert len({client for client, _ in reasons}) == 1
     assert all("times the median" in reason for _, reason in reasons)
     assert bounded.metrics[-1]["test/loss"] < free.metrics[-1]["test/loss"]
-    assert np.isfinite(bounded.metrics[-1]["test/loss"])

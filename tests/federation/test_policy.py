@@ -8,13 +8,9 @@ import hanse
 
 
 def experiment(**clients: Any) -> hanse.Experiment:
-    sections = {
-        "data": {"partition": {"alpha": 0.3}, "client_test": 0.2},
-        "train": {"lr": 0.05},
-        "engine": {"train": "stacked"},
-    }
-    mechanism = {"name": "fedavg", "clients_per_round": 4, "value": "exact"}
-    return digits(mechanism, 8, 12, **sections, behaviour={"noisy": {"sigma": 1.0}}, clients=clients)
+    data, behaviour = {"partition": {"alpha": 0.3}, "client_test": 0.2}, {"noisy": {"sigma": 1.0}}
+    sections = {"data": data, "behaviour": behaviour, "train": {"lr": 0.05}, "engine": {"train": "stacked"}}
+    return digits({"name": "fedavg", "clients_per_round": 4, "value": "exact"}, 8, 12, **sections, clients=clients)
 
 
 def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:

@@ -76,6 +76,10 @@ class Batched:
     def __call__(self, coalition: frozenset[int]) -> float:
         raise AssertionError("a utility with many is asked in batches")
 
+    @property
+    def asked(self) -> list[frozenset[int]]:
+        return [c for batch in self.batches for c in batch]
+
     def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
         self.batches.append(list(coalitions))
         return [self.value(c) for c in coalitions]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from hanse.games import market, shapley
+from hanse.games import shapley
 from hanse.games.market import marginal, threshold_total
 from hanse.games.market_models import (
     Kind,
@@ -21,12 +21,6 @@ from hanse.games.market_models import (
     within_shares,
 )
 from hanse.games.tiers import first_tiers, most_varying
-
-
-def random_market(draw: np.random.Generator, m: int = 8) -> tuple[np.ndarray, ...]:
-    d = draw.uniform(0, 2, (m, m))
-    np.fill_diagonal(d, 0.0)
-    return (d + d.T) / 2, draw.integers(1, 500, m).astype(float), draw.uniform(0, 2, m), draw.uniform(1e2, 1e5, m)
 
 
 def test_gtg_standard_errors_are_those_of_the_sweeps() -> None:
@@ -45,6 +39,7 @@ def test_gtg_standard_errors_are_those_of_the_sweeps() -> None:
         warnings.simplefilter("error")
         one = shapley.gtg(value, 3, eps=0.0, sweeps=sweeps[:1])
     assert np.isnan(one.standard_errors).all()
+    assert np.isnan(shapley.gtg(value, 3, running="sweep_literal").standard_errors).all()
 
 
 def test_a_model_without_length_has_no_direction() -> None:
@@ -78,15 +73,6 @@ def test_gains_and_thresholds_scale_with_the_samples() -> None:
     np.testing.assert_allclose(np.sqrt(K / (whole - n)) - np.sqrt(K / whole), r, rtol=1e-9)
     for scale in (1e-6, 1e6):
         np.testing.assert_allclose(threshold_total(scale * n, scale * K, r), scale * whole, rtol=1e-12)
-
-
-def test_a_market_does_not_depend_on_the_unit_of_its_samples() -> None:
-    draw = np.random.default_rng(5)
-    for _ in range(20):
-        d, n, c, K = random_market(draw)
-        graph = market.learn_graph(d, n, c, K, 0.5)
-        assert graph.any()
-        np.testing.assert_array_equal(market.learn_graph(d, 1e-6 * n, c, 1e-6 * K, 0.5), graph)
 
 
 def test_first_tiers_are_the_best_of_ten_starts_run_to_the_end() -> None:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from games_cases import Batched
 
 from hanse.games import shapley
 from hanse.games.cumulative import update_cumulative
+from hanse.games.mixture import mixture
 
 
-class Wrong:
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
+class Wrong(Batched):
+    """Answers with what it was given, whatever it is asked."""
 
-    def __call__(self, coalition: frozenset[int]) -> float:
-        return 0.0
-
-    def many(self, coalitions: Sequence[frozenset[int]]) -> Any:
-        return self.answer
+    def many(self, coalitions: Any) -> Any:
+        return self.value
 
 
 def line(act: Callable[[], object]) -> str:
@@ -43,6 +41,7 @@ def test_utilities_must_be_finite(bad: float) -> None:
         lambda: shapley.leave_one_out(value, 2),
         lambda: shapley.monte_carlo(value, 2, [[1, 0]]),
         lambda: shapley.gtg(value, 2),
+        lambda: mixture(value, 2, np.ones(2)),
     ):
         assert f"value of coalition [1] is {bad}" in line(act)
     assert "entry 1 is" in line(lambda: shapley.shapley_from_table([0.0, bad]))

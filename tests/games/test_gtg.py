@@ -32,21 +32,6 @@ def test_it_stops_after_the_first_complete_sweep_with_twenty_stored_values(n: in
     assert result.evaluations <= 2 + used * n
 
 
-def test_standard_errors_vanish_where_every_marginal_is_the_same() -> None:
-    result = shapley.gtg(additive, 4, eps=0.0)
-    assert close(result.standard_errors, np.zeros(4), 1e-12)
-    assert np.isnan(shapley.gtg(additive, 4, max_permutations=1).standard_errors).all()
-    assert np.isnan(shapley.gtg(additive, 4, running="sweep_literal").standard_errors).all()
-
-
-def test_standard_errors_are_those_of_the_mean_over_sweeps() -> None:
-    v = np.random.default_rng(0).normal(size=16).tolist()
-    runs = [shapley.gtg(game(v), 4, eps=0.0, max_permutations=40, seed=s) for s in range(100)]
-    spread = np.std([r.values for r in runs], axis=0, ddof=1)
-    claimed = np.sqrt(np.mean([r.standard_errors**2 for r in runs], axis=0))
-    assert np.allclose(spread, claimed, rtol=0.3)
-
-
 def test_values_are_unbiased_where_the_literal_recursion_is_not() -> None:
     v = np.random.default_rng(1).normal(size=16).tolist()
     right = shapley.exact(game(v), 4)

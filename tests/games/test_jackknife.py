@@ -33,7 +33,7 @@ def test_another_utility_along_the_same_permutations_is_that_of_its_own_walk(n: 
     game = Batched(lambda c: float(np.sqrt(sum(k + 1 for k in c))))
     found = shapley.monte_carlo_result(game, n, permutations)
     assert found.walks is not None
-    worth = np.array([squares(c) for batch in game.batches for c in batch])
+    worth = np.array([squares(c) for c in game.asked])
     want = shapley.monte_carlo(squares, n, permutations)
     np.testing.assert_allclose(found.walks.values(worth[: found.distinct]), want, rtol=1e-12)
 
@@ -43,7 +43,7 @@ def test_walks_of_gtg_give_its_own_values_and_keep_its_truncation() -> None:
     game = Batched(lambda c: min(len(c), 2) / 2 + 1e-6 * len(c))
     found = shapley.gtg(game, 4, eps=1e-3, seed=1)
     assert found.walks is not None
-    values = found.walks.values(np.array([game.value(c) for batch in game.batches for c in batch]))
+    values = found.walks.values(np.array([game.value(c) for c in game.asked]))
     np.testing.assert_allclose(values, found.values, rtol=0, atol=1e-12)
     assert found.distinct < 2**4  # some coalitions were never asked for
     assert found.cut == found.permutations

@@ -40,6 +40,7 @@ def check(given: Market, rng: np.random.Generator) -> None:
     removal, addition = local_optimality(given, graph)
     assert removal < scale
     assert addition <= scale
+    np.testing.assert_array_equal(market.learn_graph(d, 2.0**-20 * n, c, 2.0**-20 * K, lam), graph)  # in other units
     liar = int(rng.integers(len(n)))
     claimed = c.copy()
     claimed[liar] = c[liar] + rng.exponential(0.5) if rng.random() < 0.8 else np.inf

@@ -36,16 +36,6 @@ def test_of_a_quadratic_utility_they_are_the_shapley_value_of_the_increment_game
     assert abs(found.residual) < 1e-9
 
 
-def test_of_a_cubic_utility_they_differ_from_the_shapley_value_by_the_third_derivative():
-    # U(w) = w^3 from 0 with steps a, b: the path value of a is a (a + b)^2, its Shapley value (a^3 + (a+b)^3 - b^3) / 2
-    a, b = 0.5, 2.0
-    found = path.values(lambda w: 3 * w**2, [[a], [b]], 2)
-    np.testing.assert_allclose(found.values, [a * (a + b) ** 2, b * (a + b) ** 2], rtol=1e-12)
-    exact = shapley.exact(path.increment_game(lambda w: float(w[0] ** 3), [[a], [b]]), 2)
-    np.testing.assert_allclose(exact[0], (a**3 + (a + b) ** 3 - b**3) / 2)
-    assert abs(found.values[0] - exact[0]) == pytest.approx(a * b * (b - a) / 2)
-
-
 def test_a_rule_of_k_points_is_exact_to_degree_2k():
     for k in (1, 2, 3, 4):
         exact = path.values(lambda w, k=k: 2 * k * w ** (2 * k - 1), [[1.0]], k)

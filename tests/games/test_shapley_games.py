@@ -13,28 +13,6 @@ from games_cases import by_definition, close, game
 from hanse.games import shapley
 
 
-def test_glove_game() -> None:
-    # Two left gloves, one right glove: the scarce side gets 2/3.
-    def pairs(c: frozenset[int]) -> float:
-        return float(min(len(c & {0, 1}), len(c & {2})))
-
-    assert close(shapley.exact(pairs, 3), [1 / 6, 1 / 6, 4 / 6], 1e-14)
-    assert close(shapley.banzhaf(pairs, 3), [1 / 4, 1 / 4, 3 / 4], 1e-14)
-    assert close(shapley.leave_one_out(pairs, 3), [0, 0, 1], 1e-14)
-
-
-@pytest.mark.parametrize("carrier", [{0}, {1, 3}, {0, 2, 4}, {0, 1, 2, 3, 4}])
-def test_unanimity_games(carrier: set[int]) -> None:
-    def unanimous(c: frozenset[int]) -> float:
-        return float(carrier <= c)
-
-    shares = [1 / len(carrier) if i in carrier else 0.0 for i in range(5)]
-    powers = [0.5 ** (len(carrier) - 1) if i in carrier else 0.0 for i in range(5)]
-    assert close(shapley.exact(unanimous, 5), shares, 1e-14)
-    assert close(shapley.banzhaf(unanimous, 5), powers, 1e-14)
-    assert close(shapley.leave_one_out(unanimous, 5), [float(i in carrier) for i in range(5)], 1e-14)
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
 def test_exact_is_the_mean_over_all_orders(n: int) -> None:
     v = np.random.default_rng(n).normal(size=2**n).tolist()

@@ -109,8 +109,7 @@ def test_sampling_evaluates_no_coalition_twice(v: list[float], seed: int) -> Non
     ):
         value = Batched(game(v))
         result = run(value)
-        asked = [c for batch in value.batches for c in batch]
-        assert len(asked) == len(set(asked)) == result.distinct
+        assert len(value.asked) == len(set(value.asked)) == result.distinct
 
 
 @given(tables(), st.integers(0, 2**32))

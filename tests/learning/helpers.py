@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.base.streams import stream
@@ -37,17 +40,10 @@ def jobs_of(
         draw = stream(7, "jobs", client=s)
         noise = [torch.from_numpy(draw.standard_normal(len(row)).astype(np.float32)) for _ in range(3)]
         strength = mu[s] if isinstance(mu, list) else mu
-        jobs.append(
-            SeatJob(
-                index=torch.arange(first, first + n),
-                start=row if same_start else row + 0.01 * noise[0],
-                key=(3, 1, s, 0),
-                centre=row + 0.1 * noise[1] if strength else None,
-                mu=strength,
-                tilt=tilt * noise[2] if tilt else None,
-                work=epochs[s] if epochs else None,
-            )
-        )
+        index, start = torch.arange(first, first + n), row if same_start else row + 0.01 * noise[0]
+        job = SeatJob(index, start, (3, 1, s, 0), mu=strength, work=epochs[s] if epochs else None)
+        job = replace(job, centre=row + 0.1 * noise[1]) if strength else job
+        jobs.append(replace(job, tilt=tilt * noise[2]) if tilt else job)
         first += n
     return jobs
 
@@ -55,6 +51,27 @@ def jobs_of(
 def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
     layout = Layout.of(module)
     return Problem(module, layout), layout.flatten(module)
+
+
+def put_out(problem: Problem, row: Tensor, x: Tensor) -> Tensor:
+    """Return what the module itself puts out with these numbers, in evaluation mode."""
+    problem.layout.load(problem.module, row)
+    with torch.no_grad():
+        found: Tensor = problem.module.eval()(x)
+    return found
+
+
+def worth_of(problem: Problem, row: Tensor, samples: Samples, utility: str = "loss") -> float:
+    """Return what a model is worth by plain PyTorch."""
+    out = put_out(problem, row, samples.x).double()
+    if problem.loss == "mse":
+        return -float(F.mse_loss(out.squeeze(1), samples.y.double()))
+    if utility == "accuracy":
+        return float((out.argmax(1) == samples.y).double().mean())
+    losses = F.cross_entropy(out, samples.y, reduction="none")
+    if utility == "balanced":
+        return -float(torch.stack([losses[samples.y == c].mean() for c in samples.y.unique()]).mean())
+    return -float(losses.mean())
 
 
 def oracle(problem: Problem, pool: Samples, jobs: list[SeatJob], recipe: Recipe) -> TrainedRows:

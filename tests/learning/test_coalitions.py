@@ -2,7 +2,6 @@ import itertools
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from rotation import rotating
 from torch import nn
 
@@ -12,7 +11,7 @@ from hanse.learning.coalitions import UpdateGame
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 
-from .helpers import made
+from .helpers import made, put_out, worth_of
 
 MODELS = [
     ("logistic", {}, (3, 4), 5),
@@ -22,21 +21,6 @@ MODELS = [
     ("cnn_greedyfed", {}, (3, 16, 16), 10),
     ("cnn_small", {}, (1, 16, 16), 10),
 ]
-
-
-def naive(problem: Problem, row: torch.Tensor, samples, utility: str) -> float:  # type: ignore[no-untyped-def]
-    problem.layout.load(problem.module, row)
-    problem.module.eval()
-    with torch.no_grad():
-        out = problem.module(samples.x)
-        if problem.loss == "mse":
-            return -float(F.mse_loss(out.squeeze(1), samples.y))
-        if utility == "accuracy":
-            return float((out.argmax(1) == samples.y).double().mean())
-        loss = F.cross_entropy(out, samples.y, reduction="none")
-        if utility == "balanced":
-            return -float(torch.stack([loss[samples.y == c].mean() for c in samples.y.unique()]).mean())
-        return -float(loss.mean())
 
 
 def updates_of(problem: Problem, row: torch.Tensor) -> torch.Tensor:
@@ -66,7 +50,7 @@ def test_every_coalition_is_worth_what_its_average_is(name, options, shape, clas
             share = torch.tensor([weights[m] for m in members], dtype=torch.float64)
             share = share / share.sum() if share.sum() > 0 else torch.full_like(share, 1 / max(1, len(members)))
             mixed = (share @ updates[members].double()).float() if members else row
-            expected = naive(problem, mixed, samples, utility)
+            expected = worth_of(problem, mixed, samples, utility)
             if utility == "accuracy":
                 assert value == pytest.approx(expected, abs=1.01 / len(samples))
             else:
@@ -119,9 +103,7 @@ def test_models_side_by_side_see_what_each_sees_alone(
     x = torch.randn(70, 3, *size)
     found = stack.forward(problem.layout.unflatten(rows), x)
     for c in range(5):
-        problem.layout.load(module, rows[c])
-        with torch.no_grad():
-            torch.testing.assert_close(found[c].T, module(x), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found[c].T, put_out(problem, rows[c], x), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "options", "shape", "classes"), MODELS)
@@ -136,10 +118,7 @@ def test_gram_matrices_of_updates_and_of_single_players_outputs(name, options, s
     game.many([frozenset(), frozenset({3}), frozenset({0, 3}), frozenset({1}), frozenset({0})])
     outputs = []
     for model in (*updates, row):
-        problem.layout.load(problem.module, model)
-        problem.module.eval()
-        with torch.no_grad():
-            out = problem.module(samples.x).double().reshape(len(samples), -1)
+        out = put_out(problem, model, samples.x).double().reshape(len(samples), -1)
         outputs.append(out - out.mean(1, keepdim=True) if classes else out)
     far = (torch.stack(outputs[:-1]) - outputs[-1]).flatten(1)
     found = game.output_gram()

@@ -14,7 +14,7 @@ from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 
-from .helpers import agree, jobs_of, made, oracle
+from .helpers import agree, jobs_of, made, oracle, put_out
 
 MODELS = {
     "logistic": ("logistic", {}),
@@ -160,17 +160,14 @@ def test_ragged_scores() -> None:
     index = [torch.arange(0, 37), torch.arange(5, 10), torch.tensor([], dtype=torch.int64), torch.arange(100, 300)]
     scores = StackedEngine(problem).score(rows, pool, index)
     whole = StackedEngine(problem).score(rows, pool)
-    problem.module.eval()
     for c, taken in enumerate(index):
-        problem.layout.load(problem.module, rows[c])
-        out = problem.module(pool.x)
+        out = put_out(problem, rows[c], pool.x)
         assert whole.loss[c] == pytest.approx(float(F.cross_entropy(out, pool.y)), rel=1e-5)
         assert whole.accuracy[c] == pytest.approx(float((out.argmax(1) == pool.y).float().mean()))
         if len(taken):
             assert scores.loss[c] == pytest.approx(float(F.cross_entropy(out[taken], pool.y[taken])), rel=1e-5)
     assert scores.count.tolist() == [37, 5, 0, 200]
     assert np.isnan(scores.loss[2])
-    problem.module.train()
 
 
 @pytest.mark.parametrize("case", rotating(list(itertools.product(MODELS, RECIPES, SIZES, TERMS)), 4), ids="-".join)

@@ -10,13 +10,13 @@ from hanse.base.streams import stream
 from hanse.core.port import Payload
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
-from hanse.data.samples import Samples
 from hanse.learning import generator
-from hanse.learning.job import Problem, SeatJob, batch_plan
+from hanse.learning.job import SeatJob, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
 from .helpers import made
+from .randommodules import WIDTH, Backwards
 
 SHAPE = generator.Generator(classes=3, latent=5, noise=4, hidden=7)
 
@@ -133,35 +133,23 @@ def test_the_head_is_the_last_linear_layer(name: str, shape: tuple[int, ...], la
     assert torch.equal(bias[1], 2 * bias[0])
 
 
-class Backwards(nn.Module):
-    """Its last linear layer in order of registration is not the one that answers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out, self.first = nn.Linear(3, 2), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(self.first(x))
-        return out
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (nn.Sequential(nn.Linear(3, 2), nn.LogSoftmax(1)), "not the model's output"),
-        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "does not end in a linear layer"),
-        (nn.Sequential(nn.Conv1d(3, 2, 1)), "does not end in a linear layer"),
-        (nn.Sequential(nn.Bilinear(3, 3, 2)), "does not end in a linear layer"),
-        (Backwards(), "not the model's output"),
+        (nn.Sequential(nn.Linear(WIDTH, 2), nn.LogSoftmax(1)), "not the model's output"),
+        (nn.Sequential(nn.Linear(WIDTH, 2), nn.BatchNorm1d(2)), "does not end in a linear layer"),
+        (nn.Sequential(nn.Conv1d(WIDTH, 2, 1)), "does not end in a linear layer"),
+        (nn.Sequential(nn.Bilinear(WIDTH, WIDTH, 2)), "does not end in a linear layer"),
+        (Backwards(nn.Tanh()), "not the model's output"),  # the last that is registered is not the last that is run
     ],
 )
 def test_models_without_a_head_are_told_apart(module: nn.Module, reason: str) -> None:
-    assert reason in generator.why_no_head(module, Layout.of(module), tensor(2, 3))
+    assert reason in generator.why_no_head(module, Layout.of(module), tensor(2, WIDTH))
 
 
-def a_payload(alpha: float = 2.0, beta: float = 3.0) -> Payload:
+def a_payload() -> Payload:
     labels = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
-    return Payload(a_row(), labels, **vars(SHAPE), batch=6, alpha=alpha, beta=beta)
+    return Payload(a_row(), labels, **vars(SHAPE), batch=6, alpha=2.0, beta=3.0)
 
 
 def test_the_two_terms_and_their_gradients_by_hand() -> None:
@@ -188,19 +176,13 @@ def test_the_two_terms_and_their_gradients_by_hand() -> None:
     torch.testing.assert_close(got_gradients[2], 3.0 * (own.exp() - target).detach() / 4)  # closed form
 
 
-def problem_and_jobs(alpha: float = 2.0, beta: float = 3.0) -> tuple[Problem, Samples, list[SeatJob]]:
-    problem, row = build_problem("mlp", (6,), 3, 0, hidden=[5])
-    payload = a_payload(alpha, beta)
-    cuts = [(0, 40), (40, 97)]
-    jobs = [SeatJob(torch.arange(a, b), row, (3, 1, s, 0), payload=payload) for s, (a, b) in enumerate(cuts)]
-    return problem, made((6,), 3, 100), jobs
-
-
 RECIPE = Recipe(steps=4, batch_size=16, lr=0.05)
 
 
 def test_training_with_it_is_sgd_on_the_sum_and_reports_the_loss_on_samples() -> None:
-    problem, pool, jobs = problem_and_jobs()
+    problem, row = build_problem("mlp", (6,), 3, 0, hidden=[5])
+    pool, cuts = made((6,), 3, 100), [(0, 40), (40, 97)]
+    jobs = [SeatJob(torch.arange(a, b), row, (3, 1, s, 0), payload=a_payload()) for s, (a, b) in enumerate(cuts)]
     got = SequentialEngine(problem, threads=1).train(pool, jobs, RECIPE, 0.05)
     for seat, job in enumerate(jobs):
         module = build_problem("mlp", (6,), 3, 0, hidden=[5])[0].module

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import hanse
-from hanse.learning.intervals import Z, auc_interval, difference, sample_blocks, wilson
+from hanse.learning.intervals import Z, auc_interval, difference, wilson
 from hanse.learning.metrics import Metric, Predictions, build_metric, reading_of
-from hanse.reports.fits import OwnTest, _of_main
 
 HERE = f"{__name__}:"
 
@@ -100,24 +98,3 @@ def test_a_range_that_is_none_is_refused(within: object) -> None:
     with pytest.raises(hanse.UserError, match=r"within is.*greatest"):
         build_metric({"name": HERE + "share_right", "within": within}, 2)
     assert reading_of({"name": HERE + "share_right", "within": within}).within == (-math.inf, math.inf)
-
-
-def own_test(right: NDArray[np.bool_]) -> OwnTest:
-    """A client's test with these samples right: accuracy, Wilson's interval, and the accuracy without each block."""
-    n, share = len(right), float(right.mean())
-    without = np.array([np.delete(right, block.numpy()).mean() for block in sample_blocks(n)])
-    return OwnTest(1, None, share, n, None, share, "", without, wilson(share, n))
-
-
-def gain(ours: NDArray[np.bool_], alone: NDArray[np.bool_]) -> tuple[float, float]:
-    """The interval of the difference of two accuracies on the same samples."""
-    return _of_main(reading_of("accuracy"), float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
-
-
-def test_the_interval_of_a_gain_on_25_samples_covers_it() -> None:
-    rng, covered = np.random.default_rng(0), 0
-    for _ in range(200):
-        alone = rng.random(25) < 0.6
-        low, high = gain(alone | (rng.random(25) < 0.05 / 0.4), alone)
-        covered += low <= 0.05 <= high
-    assert covered >= 0.93 * 200  # 0.78 with the uncorrected correlation

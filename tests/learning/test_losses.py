@@ -18,6 +18,8 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine
 
+from .helpers import put_out
+
 HERE = "tests.learning.test_losses:"
 WEIGHTS = [0.5, 2.0, 1.0]
 LOSSES: list[tuple[Any, int | None]] = [
@@ -101,11 +103,7 @@ def test_every_engine_trains_alike(given: Any, classes: int | None) -> None:
     for other in others:
         assert torch.allclose(one.rows, other.rows, rtol=1e-4, atol=1e-5)
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
-    module, wanted = problem.module, []
-    for trained in one.rows:
-        problem.layout.load(module, trained)
-        with torch.no_grad():
-            wanted.append(float(objective(module(x), y).mean()))  # type: ignore[misc]
+    wanted = [float(objective(put_out(problem, trained, x), y).mean()) for trained in one.rows]  # type: ignore[misc]
     assert engines[1].score(one.rows, pool).loss == pytest.approx(wanted, rel=1e-5)
     assert engines[0].score(one.rows, pool).loss == pytest.approx(wanted, rel=1e-5)
     game = UpdateGame(problem, one.rows, row, [1.0, 1.0], pool)

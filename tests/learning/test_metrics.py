@@ -65,13 +65,9 @@ def test_metrics_of_numbers_are_scikit_learns() -> None:
     y, outputs = torch.randn((40, 2), generator=draw), torch.randn((2, 40), generator=draw)
     one = build_problem("logistic", (1,), None, 0)[0].predictions(y, outputs, torch.zeros(40))
     p = outputs.t().numpy()
-    for name, wanted in (
-        ("r2", sk.r2_score(y, p)),
-        ("mae", sk.mean_absolute_error(y, p)),
-        ("rmse", sk.root_mean_squared_error(y, p)),
-        ("mse", sk.mean_squared_error(y, p)),
-    ):
-        assert build_metric(name, None).of(one)[0] == pytest.approx(wanted, rel=1e-5)
+    theirs = sk.r2_score, sk.mean_absolute_error, sk.root_mean_squared_error, sk.mean_squared_error
+    for name, wanted in zip(("r2", "mae", "rmse", "mse"), theirs, strict=True):
+        assert build_metric(name, None).of(one)[0] == pytest.approx(wanted(y, p), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["auc", "average_precision", "f1", "balanced_accuracy"])

@@ -45,13 +45,12 @@ def test_built_in_models(name: str, shape: tuple[int, ...], size: int) -> None:
 )
 def test_pifl_s_network_has_the_printed_features(shape: tuple[int, ...], options: dict, features: int) -> None:
     problem, _ = build_problem("cnn_pifl", shape, 10, 0, **options)
-    linear = [layer for layer in problem.module.modules() if isinstance(layer, torch.nn.Linear)]
-    assert [(layer.in_features, layer.out_features) for layer in linear] == [(features, 128), (128, 10)]
-    convolutions = [layer for layer in problem.module.modules() if isinstance(layer, torch.nn.Conv2d)]
-    assert [layer.out_channels for layer in convolutions] == [32, 64, 64, 64][: options.get("convolutions", 4)]
-    assert sum(isinstance(layer, torch.nn.Dropout) for layer in problem.module.modules()) == (
-        2 if options.get("dropout", True) else 0
-    )
+    made = list(problem.module.modules())
+    linear = [(layer.in_features, layer.out_features) for layer in made if isinstance(layer, torch.nn.Linear)]
+    assert linear == [(features, 128), (128, 10)]
+    filters = [layer.out_channels for layer in made if isinstance(layer, torch.nn.Conv2d)]
+    assert filters == [32, 64, 64, 64][: options.get("convolutions", 4)]
+    assert sum(isinstance(layer, torch.nn.Dropout) for layer in made) == 2 * options.get("dropout", True)
 
 
 @pytest.mark.parametrize(

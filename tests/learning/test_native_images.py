@@ -11,15 +11,14 @@ from torch import nn
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.batches import plan_seats
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
 from hanse.learning.native import engine as native
 from hanse.learning.native.engine import NativeEngine, NativeOutputs
 
-from .helpers import agree, jobs_of, made, oracle
+from .helpers import agree, jobs_of, made, oracle, put_out
 from .test_engines import TERMS
-from .test_native import HERE, vectors
+from .test_native import HERE, shared, vectors
 
 RECIPE = Recipe(epochs=2, batch_size=12, lr=0.05, momentum=0.5, weight_decay=0.01)
 
@@ -28,19 +27,16 @@ def pooled(channels: int, filters: int, kernel: int, pad: int = 0, bias: bool = 
     return [nn.Conv2d(channels, filters, kernel, padding=pad, bias=bias), nn.MaxPool2d(2), nn.ReLU()]
 
 
+def rectified(channels: int, filters: int, kernel: int, bias: bool = True) -> list[nn.Module]:
+    return [nn.Conv2d(channels, filters, kernel, bias=bias), nn.ReLU()]
+
+
 # each with the shape of its images: kernels of 1 to 8, lines that are narrower, as wide as and wider than the vectors
 MODELS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, int, int]]] = {
     "two pooled": (lambda: [*pooled(3, 8, 4), *pooled(8, 8, 4), nn.Flatten(), nn.Linear(32, 5)], (3, 17, 17)),
     "padded, five": (lambda: [*pooled(1, 6, 5, 2), *pooled(6, 7, 5), nn.Flatten(), nn.Linear(28, 5)], (1, 16, 17)),
     "unpooled, without bias": (
-        lambda: [
-            nn.Conv2d(2, 5, 3, bias=False),
-            nn.ReLU(),
-            nn.Conv2d(5, 3, 2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(90, 5),
-        ],
+        lambda: [*rectified(2, 5, 3, bias=False), *rectified(5, 3, 2), nn.Flatten(), nn.Linear(90, 5)],
         (2, 9, 8),
     ),
     "ReLU before pooling": (
@@ -80,14 +76,7 @@ def test_convolutions_equal_the_oracle(model: str, terms: str) -> None:
 @HERE
 def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads() -> None:
     problem, row, shape = problem_of("padded, five")
-    pool, jobs = made(shape, 5, 120), jobs_of(row, [37, 24, 29, 30])
-    engine = NativeEngine(problem, workers=3)
-    assert max(len(chain) for chain in engine._chains(plan_seats(jobs, RECIPE, 1))) == 2  # two threads share a seat
-    together = engine.train(pool, jobs, RECIPE, 0.05)
-    for seat, job in enumerate(jobs):
-        alone = NativeEngine(problem).train(pool, [job], RECIPE, 0.05)
-        assert torch.equal(alone.rows[0], together.rows[seat])
-        assert (alone.loss[0], alone.steps[0]) == (together.loss[seat], together.steps[seat])
+    assert shared(problem, made(shape, 5, 120), jobs_of(row, [37, 24, 29, 30]), RECIPE, 3)
 
 
 @HERE
@@ -155,16 +144,12 @@ def test_mixtures_put_out_what_the_mixed_module_does(model: str) -> None:
     shares[:, 20] += 0.1
     shares[:, 7] = 0.0  # a row that nobody mixes may hold anything
     shares /= shares.sum(1, keepdim=True)
-    expected = []
-    for mixed in shares @ rows:
-        problem.layout.load(problem.module, mixed)
-        with torch.no_grad():
-            expected.append(problem.module(x).T)
+    expected = torch.stack([put_out(problem, mixed, x).T for mixed in shares @ rows])
     rows[7] = float("nan")
     for _ in vectors():
         found = outputs.mixed(rows, shares, x)
-        torch.testing.assert_close(found, torch.stack(expected), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
         # a sample's bits depend on no other sample
         assert torch.equal(outputs.mixed(rows, shares, x[3:5]), found[:, :, 3:5])
         rows[7] = 0.0
-        torch.testing.assert_close(outputs(shares @ rows, x), torch.stack(expected), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(outputs(shares @ rows, x), expected, atol=2e-5, rtol=1e-4)

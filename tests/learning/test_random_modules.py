@@ -1,18 +1,15 @@
 """Whatever network a user brings: what a run reports is what its model does when plain PyTorch runs it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from rotation import rotating
+from watching import Watch
 
 import hanse
 from hanse.data.build import build
 from hanse.learning.models import build_problem
-from hanse.runs.round import Played
 
 from .randommodules import run
 
@@ -23,33 +20,18 @@ MECHANISMS = {
 }
 
 
-class Watching:
-    def __init__(self) -> None:
-        self.rounds = 0
-        self.said: list[str] = []
-
-    def on_start(self, experiment: hanse.Experiment, first_round: int, said: Sequence[str]) -> None:
-        self.said = list(said)
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        self.rounds += 1
-
-    def on_end(self, result: hanse.Run) -> None:
-        pass
-
-
 @pytest.mark.parametrize("number", rotating(range(300), 15))
 def test_the_reported_test_loss_is_that_of_the_model_or_the_run_is_refused(number: int) -> None:
     print(f"module {number}")
     for engine, mechanism in MECHANISMS.items():
-        watching, refused = Watching(), ""
+        watch, refused = Watch(), ""
         try:
-            check(run(number, engine, mechanism, observers=[watching]))
+            check(run(number, engine, mechanism, observers=[watch]))
         except hanse.UserError as wrong:
             refused = str(wrong)
         may_be = [f"engine.train is '{engine}', but it cannot train this model", "but cannot train on them"]
         assert not refused or any(reason in refused for reason in may_be[engine == "sequential" :])
-        assert watching.rounds == (0 if refused else 2)
+        assert len(watch.rounds) == (0 if refused else 2)
 
 
 def check(found: hanse.Run) -> None:

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
-from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ from watching import Killed, Watch, rounds_of
 import hanse
 from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, AggregatePart, Group, Settlement, State, View
+from hanse.data import Samples
+from hanse.games import shapley
 from hanse.mechanisms.fits import tried, unmet_needs
 from hanse.mechanisms.robust import Clipped, Krum, sorted_columns
 from hanse.mechanisms.server_steps import FedAvgM
@@ -27,6 +27,7 @@ from hanse.reports.audit import audit_run
 from hanse.runs.round import first_state, play_round
 from hanse.runs.round_record import row_hash
 from hanse.runs.setup import Session, build
+from tests.learning.helpers import worth_of
 
 M = 4
 Rows = np.ndarray
@@ -160,9 +161,7 @@ def world(weigh: Any, **mechanism: Any) -> Session:
 
 
 def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
-    setup.problem.layout.load(setup.problem.module, torch.from_numpy(row).float())
-    with torch.no_grad():
-        return float(functional.cross_entropy(setup.problem.module(x), y))
+    return -worth_of(setup.problem, torch.from_numpy(row).float(), Samples(x, y))
 
 
 def from_root(setup: Session, old: Rows) -> Rows:
@@ -204,18 +203,12 @@ def test_rows_and_values_are_those_of_the_formula(name: str, monkeypatch: pytest
     np.testing.assert_allclose(new, rule(whole), atol=2e-5 if name == "geometric_median" else 3e-6)
 
     samples = setup.data.server_validation
-    worth = {(): -loss_of(setup, whole.old, samples.x, samples.y)}
-    for size in range(1, M + 1):
-        for members in combinations(range(M), size):
-            worth[members] = -loss_of(setup, rule(whole.of(members)), samples.x, samples.y)
-    for i in range(M):
-        value = 0.0
-        for members in (c for c in worth if i not in c):
-            joined = tuple(sorted((*members, i)))
-            value += (worth[joined] - worth[members]) / (M * comb(M - 1, len(members)))
-        assert view.values.per_seat[i] == pytest.approx(value, abs=2e-5)
-    gained = worth[tuple(range(M))] - worth[()]
-    assert view.values.per_seat.sum() == pytest.approx(gained, abs=2e-5)
+
+    def worth(members: frozenset[int]) -> float:
+        row = rule(whole.of(tuple(sorted(members)))) if members else whole.old
+        return -loss_of(setup, row, samples.x, samples.y)
+
+    np.testing.assert_allclose(view.values.per_seat, shapley.exact(worth, M), atol=2e-5)
     assert view.values.metrics.get("value/not_averages", 0.0) == 0.0
 
 
@@ -225,17 +218,6 @@ def test_columns_are_sorted(m: int) -> None:
     before = rows.clone()
     assert torch.equal(sorted_columns(rows), rows.sort(dim=0).values)
     assert torch.equal(rows, before)
-
-
-def test_a_private_row_takes_its_own_update_whatever_the_aggregate() -> None:
-    setup = world("median", name="ditto", value="none", select={"name": "everyone"}, clients_per_round="none")
-    played = play_round(setup, first_state(setup))
-    view, table = played.view, played.state.table
-    seats, rows = view.trained.seats, view.trained.rows.numpy()
-    own = view.table.per_client(seats.target)
-    assert own.sum() == M
-    np.testing.assert_array_equal(table.rows[seats.target[own]], rows[own])
-    np.testing.assert_allclose(table.rows[view.at("server")[0]], np.median(rows[~own], axis=0), atol=1e-7)
 
 
 def test_moments_stand_only_with_their_row() -> None:
@@ -314,22 +296,20 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "mixture": ({"weigh": "median", "value": "mixture"}, "mechanism.value: 'mixture' .* 'median' in mechanism.weigh"),
     "path": ({"weigh": "median", "value": "path"}, "mechanism.value: 'path' .* 'median' in mechanism.weigh"),
     "steps": ({"weigh": "krum", "value": {"name": "exact", "game": "increment"}}, "mechanism.value: 'exact' .* 'krum'"),
-    "few seats": ({"weigh": {"name": "krum", "f": 1}}, r"mechanism.weigh: 'krum' with f = 1 needs 5"),
+    "few seats": ({"clients_per_round": 4, "weigh": {"name": "krum", "f": 1}}, r"mechanism.weigh: 'krum' .*needs 5"),
     "no root set": ({"weigh": "fltrust"}, r"mechanism.weigh: 'fltrust' .*data.root"),
     "memory of memory": ({"weigh": {"name": "fedadam", "of": "fedavgm"}}, "mechanism.weigh.of: FedAvgM"),
     "no rule": ({"weigh": {"name": "clipped", "of": "fedamp"}}, "mechanism.weigh.of: FedAMP"),
     "needs of the other rule": ({"weigh": {"name": "clipped", "of": "samples_over_probability"}}, "'clipped' needs"),
-    "no groups": ({"name": "local", "clients_per_round": "none", "weigh": "fedadam"}, "'fedadam' needs groups"),
+    "no groups": ({"name": "local", "weigh": "fedadam"}, "'fedadam' needs groups"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_fit_is_refused_with_the_reason(case: str) -> None:
     options, line = REFUSED[case]
-    mechanism = {"name": "fedavg", "clients_per_round": 4, **options}
-    mechanism = {key: value for key, value in mechanism.items() if not (key == "clients_per_round" and value == "none")}
     with pytest.raises(UserError, match=f"(?s){line}"):
-        hanse.run(hanse.Experiment(data={"clients": 6}, mechanism=mechanism, run={"rounds": 1}))
+        hanse.run(hanse.Experiment(data={"clients": 6}, mechanism={"name": "fedavg"} | options, run={"rounds": 1}))
 
 
 def test_the_root_set_is_nobody_elses() -> None:

@@ -1,8 +1,6 @@
 """Payment by value: sums of zero, the order of the values' sums, nothing for opposite updates, limits by stakes."""
 
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +8,16 @@ import numpy as np
 import pytest
 from commands import invoke
 from experiments import digits
-from forging import rerecorded
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context
-from hanse.federation.behaviour import Behaviour
 from hanse.ledger.run_ledger import movements, reading
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.fits import WARNS, clashes
 from hanse.mechanisms.value_sums import ValueSums
-from hanse.reports.audit import audit_run
 from hanse.runs.refusals import surroundings
 from hanse.runs.replay import Examined, Posted, checked, rule_of
 from hanse.runs.round_record import round_file
@@ -107,28 +102,16 @@ def experiment(**sections: Any) -> hanse.Experiment:
     return digits({"name": "fedavg", "value": "path", "settle": "by_value"}, 5, 4, data=data, train=train, **sections)
 
 
-def test_who_trains_is_paid_by_who_does_not() -> None:
-    run = hanse.run(experiment(behaviour={"attacker": {"clients": [2], "kind": "flip"}}))
-    held = np.array([run.book.balance(f"client/{c}") for c in range(5)]) / TOKEN
-    assert held.sum() == 500
-    assert held[2] < 99 < 100 < held[[0, 1, 3, 4]].min()
-    assert not any(run.book.balance(f"escrow/{c}") for c in range(5))
-
-
 def test_a_client_that_does_not_send_its_update_pays_the_mean() -> None:
-    assert hanse.run(experiment(behaviour={f"{__name__}:Refuses": {}})).book.balance("client/1") < 100 * TOKEN
+    assert (
+        hanse.run(experiment(behaviour={"deviant": {"clients": [1], "silent": True}})).book.balance("client/1")
+        < 100 * TOKEN
+    )
 
 
 def test_who_cannot_put_up_a_stake_trains_unpaid() -> None:
     run = hanse.run(experiment(clients={"grant": 0.5}))
     assert {run.book.balance(f"client/{c}") for c in range(5)} == {TOKEN // 2}
-
-
-class Refuses(Behaviour):
-    """Client 1 sends no update."""
-
-    def on_reply(self, me: Any, round: int, request: Any, reply: Any) -> Any:
-        return reply if me.id != 1 else type(reply)(1, refused="no")
 
 
 @pytest.fixture(scope="module")
@@ -139,29 +122,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def replayed(folder: Path) -> tuple[int, str | None]:
-    found = Examined(folder)
-    failed = found.failed()
-    return found.again.rounds, failed and failed.said
-
-
 def test_payments_follow_from_the_records(played: Path) -> None:
-    assert replayed(played) == (4, None)
-    assert {check.name: check.holds for check in audit_run(played).checks}["by value"]
+    found = Examined(played)
+    assert (found.failed(), found.again.rounds) == (None, 4)
     assert json.loads(invoke("ledger", "verify", played, "--json").stdout)["checks"] == {"by value": True}
     with np.load(round_file(played, 3)) as record:  # by hand: 10 tokens a unit above the mean of those who have a stake
         worth = record["value"] - record["value"].mean()
         assert record["by_value_units"] == pytest.approx(10 * TOKEN * worth, abs=1)
-
-
-@pytest.mark.parametrize("change", [{"value": lambda v: v + np.arange(len(v))}, {"client": lambda v: v[1:]}])
-def test_records_that_do_not_give_the_payments_are_found(change: dict[str, Any], played: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(played, tmp_path / "copy")
-    with np.load(round_file(folder, 1)) as record:
-        arrays = {name: function(record[name]) for name, function in change.items()}
-    rerecorded(folder, 1, **arrays)
-    assert str(replayed(folder)[1]).startswith("round 1: ")
-    assert not audit_run(folder).holds
 
 
 def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> None:
@@ -178,10 +145,6 @@ def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> 
     assert wrong(history) == ""
     assert wrong([h for i, h in enumerate(history) if i not in at]).startswith("round 1: ")
     assert wrong([h for i, h in enumerate(history) if i != at[1]]).startswith("round 1: ")
-    stake = history[at[0]][1]
-    less = replace(stake, postings=tuple((name, units // 2) for name, units in stake.postings))
-    assert wrong([(r, less if i == at[0] else one) for i, (r, one) in enumerate(history)]).startswith("round 1: ")
-    assert wrong([*history, (9, stake)]).startswith("round 9: ")
 
 
 @pytest.mark.parametrize(

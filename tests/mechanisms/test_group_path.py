@@ -1,20 +1,17 @@
 """Values under secure sums, in whole runs; and what does not go with them."""
 
+from typing import Any
+
 import pytest
+from experiments import digits, over
 
 import hanse
 
 
-def experiment(secure: object, value: str | None, **more: dict[str, object]) -> hanse.Experiment:
-    table = {
-        "data": {"source": "synthetic", "clients": 9, "seed": 1},
-        "mechanism": {"name": "fedavg", "clients_per_round": 9, **({} if value is None else {"value": value})},
-        "federation": {} if secure is None else {"secure": secure},
-        "run": {"rounds": 4, "seed": 1},
-    }
-    for section, keys in more.items():
-        table[section] = {**table.get(section, {}), **keys}
-    return hanse.Experiment.model_validate(table)
+def experiment(secure: object, value: str | None, **more: Any) -> hanse.Experiment:
+    mechanism = {"name": "fedavg", "clients_per_round": 9, **({} if value is None else {"value": value})}
+    laid = over({"mechanism": mechanism, "federation": {} if secure is None else {"secure": secure}}, more)
+    return digits(laid.pop("mechanism"), 9, 4, **laid)
 
 
 def test_the_run_is_the_same_but_for_what_the_server_sees() -> None:

@@ -9,7 +9,6 @@ import torch
 from experiments import digits
 from watching import rounds_of
 
-import hanse
 from hanse.core.calling import proposed_mix
 from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
@@ -22,16 +21,12 @@ from hanse.runs.setup import Session, build
 M = 4
 
 
-def experiment(**mechanism: Any) -> hanse.Experiment:
-    model, train = {"name": "mlp", "hidden": [6], "batch_norm": True}, {"lr": 0.1, "epochs": 2}
-    sections = {"data": {"partition": {"alpha": 0.3}}, "model": model, "train": train}
-    mechanism = {"name": "fedavg", "clients_per_round": M, **mechanism}
-    return digits(mechanism, 6, 4, **sections, engine={"train": "sequential"})
-
-
 @pytest.fixture(scope="module")
 def world() -> Session:
-    return build(experiment())
+    model, train = {"name": "mlp", "hidden": [6], "batch_norm": True}, {"lr": 0.1, "epochs": 2}
+    sections = {"data": {"partition": {"alpha": 0.3}}, "model": model, "train": train}
+    mechanism = {"name": "fedavg", "clients_per_round": M}
+    return build(digits(mechanism, 6, 4, **sections, engine={"train": "sequential"}))
 
 
 @pytest.fixture(scope="module")

@@ -331,6 +331,10 @@ def test_rows_to_fill_must_be_there() -> None:
         played("no rows to fill")
 
 
+def counting(kind: type) -> Mechanism:
+    return replace(BASE, select=Selects(lambda v: Choice(v.present, metrics={"counted": kind(len(v.present))})))
+
+
 # every mechanism that is played here: its name is an option of the experiment
 CASES: dict[str, Mechanism] = {
     **{name: mechanism for name, (mechanism, _) in WRONG.items()},
@@ -339,13 +343,11 @@ CASES: dict[str, Mechanism] = {
     "writes array": replace(BASE, select=WritesState("array")),
     "writes number": replace(BASE, select=WritesState("number")),
     "reversed": replace(BASE, select=Reversed()),
-    "counts": replace(BASE, select=Selects(lambda v: Choice(v.present, metrics={"counted": np.int64(len(v.present))}))),
+    "counts": counting(np.int64),
+    "long": counting(np.longdouble),
     "list": replace(BASE, select=Collects([0])),
     "dictionary": replace(BASE, select=Collects({})),
     "array": replace(BASE, select=Collects(np.zeros(1))),
-    "long": replace(
-        BASE, select=Selects(lambda v: Choice(v.present, metrics={"counted": np.longdouble(len(v.present))}))
-    ),
     "same metric": replace(
         BASE,
         select=Selects(lambda v: Choice(v.present, metrics={"x": 1})),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from flwr.app import Array, ArrayRecord
 from watching import rounds_of
 
@@ -72,16 +73,12 @@ def played(draw: np.random.Generator) -> tuple[Any, list[View], Book]:
     mechanism = replace(base, weigh=weigh, value=VALUES[draw.integers(len(VALUES))], settle=pay)
     scale = float(draw.choice([0.1, 3.0, 10.0, 50.0]))
     behaviour = {f"{__name__}:Scaled": {"clients": [int(draw.integers(n))], "scale": scale}}
-    experiment = hanse.Experiment(
-        data={"clients": n, "partition": str(draw.choice(["iid", "dirichlet"])), "seed": int(draw.integers(100))},
-        model="logistic",
-        mechanism=mechanism,
-        behaviour=behaviour if draw.random() < 0.7 else {},
-        train={"steps": 3, "lr": float(draw.choice([0.05, 0.3]))},
-        engine={"train": "sequential", "threads": 1, "device": "cpu"},
-        run={"rounds": rounds, "seed": int(draw.integers(100))},
-    )
-    setup = build(experiment)
+    data = {"partition": str(draw.choice(["iid", "dirichlet"])), "seed": int(draw.integers(100))}
+    behaviour = behaviour if draw.random() < 0.7 else {}
+    train = {"steps": 3, "lr": float(draw.choice([0.05, 0.3]))}
+    engine = {"train": "sequential", "device": "cpu"}
+    sections = {"data": data, "behaviour": behaviour, "train": train, "engine": engine}
+    setup = build(digits(mechanism, n, rounds, **sections, run={"seed": int(draw.integers(100))}))
     played = list(rounds_of(setup, rounds))
     return mechanism, [one.view for one in played], finish(setup, played[-1].state).state.book
 

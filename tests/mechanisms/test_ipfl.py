@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from experiments import market as trading
-from watching import Watch
+from watching import rounds_of
 
 import hanse
 from hanse.core.entry import TOKEN
@@ -21,6 +21,7 @@ from hanse.federation.behaviour import Attacker, Liar, Me
 from hanse.federation.policy import Trader, build_profiles
 from hanse.games import market
 from hanse.mechanisms.ipfl import Trade
+from hanse.runs.setup import build
 
 TEST5 = ["seller", "buyer", "trader", "trader", "attacker"]
 
@@ -52,13 +53,6 @@ class Changing(Trader):
         return {**super().declare(me, round, told), **changes.get(me.id, {})}
 
 
-def rounds_of(made: Any) -> list[Any]:
-    """Play an experiment and return what each round was."""
-    watch = Watch()
-    hanse.run(made, observers=[watch])
-    return watch.rounds
-
-
 def experiment(rounds: int = 4, clients: int = 5, policy: Any = "loyal", grant: float = 100.0, **more: Any) -> Any:
     profiles = {"name": "roles", "roles": TEST5, "eagerness": [1e4, 2e4], "cost": [0.2, 0.4]}
     mechanism, data = {"name": "ipfl", **more.pop("mechanism", {})}, {"client_test": 0.2, "client_validation": 0.1}
@@ -67,11 +61,7 @@ def experiment(rounds: int = 4, clients: int = 5, policy: Any = "loyal", grant: 
 
 
 def records(folder: Path) -> list[dict[str, np.ndarray]]:
-    found = []
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        with np.load(file) as record:
-            found.append({name: record[name] for name in record})
-    return found
+    return [dict(np.load(file)) for file in sorted((folder / "rounds").glob("*.npz"))]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +95,7 @@ def half_squared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def second_round(**options: Any) -> tuple[View, Trade, torch.Tensor, torch.Tensor]:
     """Play two rounds: the second one's view, market and trained models, and the rows after it."""
-    _, played, last = rounds_of(experiment(rounds=3, mechanism=options))
+    _, played, last = rounds_of(build(experiment(rounds=3, mechanism=options)), 3)
     view, trade = played.view, played.view.get(Trade)
     assert trade.graph.sum() > 2
     assert torch.equal(last.state.table.rows[15], view.context.initial(0))
@@ -198,7 +188,7 @@ def test_who_quits_keeps_its_best_model_and_is_asked_no_more(tmp_path: Path) -> 
 def test_the_best_model_is_chosen_by_the_own_validation_share() -> None:
     seen = [
         (np.array([p.view.answers[c, "own model"].accuracy[0] for c in range(5)]), p.state.table.rows)
-        for p in rounds_of(experiment(rounds=4))
+        for p in rounds_of(build(experiment(rounds=4)), 4)
     ]
     for c in range(5):
         first = int(np.argmax([best[c] for best, _ in seen]))
@@ -222,8 +212,7 @@ def test_a_living_market(tmp_path: Path) -> None:
     for r in rounds[2:-1]:
         assert not r["market_graph"][:, list(r["market_client"]).index(3)].any()
     full = rounds[0]["num_samples"][0]
-    with np.load(tmp_path / "run" / "rounds" / "00005.npz") as last:
-        assert full == last["num_samples"][1]  # drift moves a window of the same width
+    assert full == rounds[-1]["num_samples"][1]  # drift moves a window of the same width
     assert sum(run.book.balances.values()) == 0
 
 

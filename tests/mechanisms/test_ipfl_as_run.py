@@ -22,19 +22,15 @@ ME = Me(1, 3, 0, Recipe(lr=0.1), 4)
 
 
 def test_heuristic_fedamp_pulls_from_round_1_on() -> None:
-    federation = Scripted(move=opposed)
-    world = World(heur_fedamp(lam=0.01, pull_from=1), federation)
-    world.play()
-    world.play()
-    assert [task.mu for task in training(federation, 0)] == [0.0, 0.01]
+    world = World(heur_fedamp(lam=0.01, pull_from=1), Scripted(move=opposed))
+    for mu in (0.0, 0.01):
+        world.play()
+        assert training(world, 0)[0].mu == mu
 
 
 def test_pfedgraph_repels_from_round_1_on() -> None:
-    federation = Scripted(move=opposed)
-    world = World(pfedgraph(lam=0.5, sign="repel", term_from=1), federation)
-    world.play()
-    world.play()
-    first, second = training(federation, 0)
+    world = World(pfedgraph(lam=0.5, sign="repel", term_from=1), Scripted(move=opposed))
+    first, second = (training(world, 0)[0] for _ in range(2) if world.play())
     length = float(torch.linalg.vector_norm(second.start[: PROBLEM.layout.num_parameters]))
     assert first.mu == 0.0
     assert second.mu == pytest.approx(-0.5 / length**2)

@@ -19,6 +19,7 @@ from hanse.federation.behaviour import Me
 from hanse.games.market_posted import APART
 from hanse.reports.audit import audit_run
 from hanse.runs.chance import unsold
+from hanse.runs.round_record import round_file
 
 
 def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
@@ -32,9 +33,15 @@ def records(folder: Path) -> list[dict[str, np.ndarray]]:
     return [r for r in rounds_in(folder) if "market_units" in r]
 
 
+def markets(made: hanse.Experiment, folder: Path) -> list[dict[str, np.ndarray]]:
+    """Play, and return the records of the rounds with a market: whatever anybody answers, the audit holds."""
+    hanse.run(made, out=folder / "run")
+    assert audit_run(folder / "run").holds
+    return records(folder / "run")
+
+
 def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> None:
-    hanse.run(experiment(), out=tmp_path / "run")
-    rounds = records(tmp_path / "run")
+    rounds = markets(experiment(), tmp_path)
     assert len(rounds) == 3
     assert sum(np.count_nonzero(r["market_graph"]) for r in rounds) > 6
     for r in rounds:
@@ -42,15 +49,13 @@ def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> N
         assert np.abs(r["market_units"] - (r["market_graph"] > 0) * price).max() <= 1
         assert not r["market_graph"][:, 1].any()  # a pure buyer's cost is infinite: it sells at no price
         assert not r["market_eagerness"].any()  # nobody is asked for it
-    audit = audit_run(tmp_path / "run")
-    assert audit.holds
-    assert {"offers", "payments", "true rationality", "conservation"} <= {check.name for check in audit.checks}
+    checks = {check.name for check in audit_run(tmp_path / "run").checks}
+    assert {"offers", "payments", "true rationality", "conservation"} <= checks
 
 
 @pytest.mark.parametrize(("start", "moves"), [("centre", True), ("own", False)])
 def test_who_has_bought_goes_on_from_its_centre(start: str, moves: bool, tmp_path: Path) -> None:
-    hanse.run(experiment(mechanism={"start": start}), out=tmp_path / "run")
-    for before, now in pairwise(records(tmp_path / "run")):
+    for before, now in pairwise(markets(experiment(mechanism={"start": start}), tmp_path)):
         pulled = before["market_graph"].any(axis=1) & before["market_paid"]
         assert pulled.any()
         centre = np.arange(5) + 5  # rows of models, then of centres
@@ -70,6 +75,7 @@ class SellsFor:
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         assert (set(told["prices"]), told["per_sample"]) == ({1.0}, 0.002)
+        assert self.least == "1.0" or self.seller not in told["sellers"]  # what no weight pays for is not shown
         sellers = told["sellers"] if me.id == 0 else []
         return {"sellers": sellers, "weights": [n / 2 for n in told["sizes"][: len(sellers)]]}
 
@@ -80,13 +86,12 @@ def test_by_weight_a_buyer_pays_for_what_it_takes_and_nobody_sells_for_less_than
 ) -> None:
     by_weight = {"name": "ipfl_posted", "flat": 1.0, "per_thousand": 2.0, "related": "none"}
     policy = {"name": f"{__name__}:SellsFor", "seller": 3, "least": least}
-    hanse.run(experiment(mechanism=by_weight, policy=policy), out=tmp_path / "run")
-    for r in records(tmp_path / "run"):
+    for r in markets(experiment(mechanism=by_weight, policy=policy), tmp_path):
+        assert np.isinf(r["market_cost"][3]) == (not sells)
         taken = np.array([0, 0.5, 0.5, 0.5 * sells, 0.5])
         assert r["market_graph"][0] == pytest.approx(taken)
         price = np.floor((1.0 + 0.002 * taken * r["market_size"]) * TOKEN)
         assert r["market_units"][0].tolist() == (price * (taken > 0)).tolist()
-    assert audit_run(tmp_path / "run").holds
     copied = shutil.copytree(tmp_path / "run", tmp_path / "copy")
     rerecorded(copied, 0, market_least=np.full(5, 99.0))
     [check] = [check for check in audit_run(copied).checks if check.name == "offers"]
@@ -94,27 +99,25 @@ def test_by_weight_a_buyer_pays_for_what_it_takes_and_nobody_sells_for_less_than
 
 
 @dataclass(frozen=True)
-class Spends:
-    """Client 0 buys all that is on sale, whatever it is worth; the others sell below their cost and buy nothing."""
-
-    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"sell": True}
+class TakesAll:
+    """Client 0 buys all that is on sale, whatever it is worth; the others buy nothing."""
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"sellers": told["sellers"] if me.id == 0 else []}
 
 
+class Spends(TakesAll):
+    """And these sell below their cost."""
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sell": True}
+
+
 def test_who_chooses_to_lose_at_posted_prices_is_named_and_does_not_fail_the_market(tmp_path: Path) -> None:
     dear = {"name": "ipfl_posted", "flat": 12.0, "related": "none"}
-    hanse.run(experiment(policy=f"{__name__}:Spends", mechanism=dear), out=tmp_path / "run")
-    audit = audit_run(tmp_path / "run")
-    assert audit.holds
-    [said] = [fact.said for fact in audit.facts if fact.name == "own choices"]
-    lost = {
-        (r["market_client"][i], k)
-        for k, r in enumerate(records(tmp_path / "run"))
-        for i in np.flatnonzero(r["market_utility"] < 0)
-    }
+    rounds = enumerate(markets(experiment(policy=f"{__name__}:Spends", mechanism=dear), tmp_path))
+    [said] = [fact.said for fact in audit_run(tmp_path / "run").facts if fact.name == "own choices"]
+    lost = {(r["market_client"][i], k) for k, r in rounds for i in np.flatnonzero(r["market_utility"] < 0)}
     assert {client for client, _ in lost} >= {0, 1}  # 1 only buys, and sells at an infinite cost
     assert said.startswith(f"clients {', '.join(str(c) for c in sorted({c for c, _ in lost}))} ")
     assert f"{len(lost)}" in said
@@ -163,12 +166,10 @@ def test_a_purchase_of_what_is_not_on_offer_is_void_and_told_and_the_round_goes_
 
 def test_an_unrelated_model_is_on_sale_to_nobody(tmp_path: Path) -> None:
     greedy = {"name": f"{__name__}:Greedy", "sellers": [2]}  # whose changes have nothing in common with client 0's
-    hanse.run(experiment(policy=greedy), out=tmp_path / "run")
-    rounds = records(tmp_path / "run")
+    rounds = markets(experiment(policy=greedy), tmp_path)
     apart = [r["market_distance"][0, 2] == APART for r in rounds]
     assert any(apart)
     assert [bool(r["market_graph"][0, 2]) for r in rounds] == [not one for one in apart]
-    assert audit_run(tmp_path / "run").holds
 
 
 def test_the_same_offer_twice_is_bought_once_and_who_reports_no_samples_buys_nothing(tmp_path: Path) -> None:
@@ -181,23 +182,12 @@ def test_the_same_offer_twice_is_bought_once_and_who_reports_no_samples_buys_not
 
 def test_a_bought_model_that_was_not_on_sale_fails_the_audit(tmp_path: Path) -> None:
     hanse.run(experiment(), out=tmp_path / "run")
-    file = sorted((tmp_path / "run" / "rounds").glob("*.npz"))[0]
-    with np.load(file) as record:
-        arrays = {name: record[name] for name in record}
-    for name, value, check in (("market_tariff", [0.4, 0.1], "payments"), ("market_cost", np.inf, "offers")):
-        changed = dict(arrays)
-        changed[name] = np.full_like(arrays[name], value) if np.isscalar(value) else np.array(value)
-        np.savez(file, **changed)
+    file = round_file(tmp_path / "run", 0)
+    arrays = dict(np.load(file))
+    for name, value, check in (("market_tariff", [0.4, 0.1], "payments"), ("market_cost", [np.inf] * 5, "offers")):
+        np.savez(file, **{**arrays, name: np.array(value)})
         failed = {c.name for c in audit_run(tmp_path / "run").checks if not c.holds}
         assert {check, "records"} <= failed
-
-
-@dataclass(frozen=True)
-class TakesAll:
-    """Client 0 buys all that is on sale."""
-
-    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"sellers": told["sellers"] if me.id == 0 else []}
 
 
 def listed(clients: int, policy: Any = "loyal", mechanism: Mapping[str, Any] | None = None, **more: Any) -> Any:
@@ -208,48 +198,21 @@ def listed(clients: int, policy: Any = "loyal", mechanism: Mapping[str, Any] | N
 
 
 def test_a_round_in_which_nobody_answers_has_no_market(tmp_path: Path) -> None:
-    hanse.run(experiment(behaviour={"dropout": {"rate": 1.0}}), out=tmp_path / "run")
-    assert not records(tmp_path / "run")
-    assert audit_run(tmp_path / "run").holds
+    assert not markets(experiment(behaviour={"dropout": {"rate": 1.0}}), tmp_path)
 
 
 def test_a_bill_that_nobody_can_pay_does_not_fail_the_books(tmp_path: Path) -> None:
     lie = {"liar": {"clients": [3], "size": 8e13}}
     policy = {"name": f"{__name__}:TakesAll"}
-    hanse.run(listed(14, policy, {"cost": 0.1, "related": "none"}, behaviour=lie), out=tmp_path / "run")
-    first = records(tmp_path / "run")[0]
+    first = markets(listed(14, policy, {"cost": 0.1, "related": "none"}, behaviour=lie), tmp_path)[0]
     assert first["market_units"][0, 3] == (2**63 - 1) // 14
     assert not first["market_paid"][0]
-    assert audit_run(tmp_path / "run").holds
 
 
 @pytest.mark.parametrize(("cost", "sells"), [(0.1, True), (0.7, False)])
 def test_clients_without_a_cost_of_their_own_sell_by_the_mechanisms(cost: float, sells: bool, tmp_path: Path) -> None:
-    hanse.run(listed(5, mechanism={"cost": cost}), out=tmp_path / "run")  # the price is about .52
-    assert np.isfinite(records(tmp_path / "run")[0]["market_cost"]).tolist() == [sells] * 5
-    assert audit_run(tmp_path / "run").holds
-
-
-@dataclass(frozen=True)
-class Bait:
-    """Client 2 offers its model for more than anybody pays at any weight."""
-
-    least: float = 1e6
-
-    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"sell": True, "least": self.least if me.id == 2 else 0.0}
-
-    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert 2 not in told["sellers"]
-        return {"sellers": told["sellers"]}
-
-
-def test_an_offer_that_no_weight_pays_for_is_shown_to_nobody(tmp_path: Path) -> None:
-    hanse.run(experiment(policy={"name": f"{__name__}:Bait"}, mechanism={"related": "none"}), out=tmp_path / "run")
-    for r in records(tmp_path / "run"):
-        assert np.isinf(r["market_cost"][2])
-        assert r["market_graph"][0].any()
-    assert audit_run(tmp_path / "run").holds
+    first = markets(listed(5, mechanism={"cost": cost}), tmp_path)[0]  # the price is about .52
+    assert np.isfinite(first["market_cost"]).tolist() == [sells] * 5
 
 
 def test_models_are_sold_by_default() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 
 import hanse
 from hanse.base.streams import stream
 from hanse.core.port import Reply
 from hanse.federation.behaviour import Behaviour, Me, with_updates
-from hanse.mechanisms.ipfl import APART, ipfl_posted
+from hanse.mechanisms.ipfl import ipfl_posted
 from hanse.mechanisms.market_checks import MarketRound
 from hanse.runs.replay import recorded_markets
 
@@ -40,29 +41,15 @@ class Blended(Behaviour):
 def markets(tmp_path: Path, behaviour: Any, **options: Any) -> list[MarketRound]:
     """Eight honest clients that ask 1 token, and one that asks nothing and buys nothing."""
     profiles = {"name": "listed", "eagerness": [5e4] * 8 + [0.0], "cost": [1.0] * 8 + [0.0]}
-    experiment = hanse.Experiment(
-        data={"clients": 9, "partition": {"alpha": 1.0}}, model="logistic", mechanism={"name": "ipfl", **options},
-        train={"steps": 20, "batch_size": 16, "lr": 0.1}, behaviour=behaviour, clients={"profiles": profiles},
-        engine={"threads": 1}, run={"rounds": 7}, eval={"every": 7},
-    )  # fmt: skip
-    hanse.run(experiment, out=tmp_path / "run", overwrite=True)
+    data, train = {"partition": {"alpha": 1.0}}, {"steps": 20, "batch_size": 16, "lr": 0.1}
+    sections = {"data": data, "train": train, "clients": {"profiles": profiles}, "eval": {"every": 7}}
+    made = digits({"name": "ipfl", **options}, 9, 7, **sections, behaviour=behaviour)
+    hanse.run(made, out=tmp_path / "run", overwrite=True)
     return list(recorded_markets(tmp_path / "run"))
 
 
 def importers(rounds: list[MarketRound]) -> list[int]:
     return [int(r.graph[:, ATTACKER].sum()) for r in rounds]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["shuffle", "gaussian", "same"])
-def test_a_free_attacker_has_importers_until_models_must_be_related(kind: str, tmp_path: Path) -> None:
-    """Review of the papers, A3: an attacker that asks nothing."""
-    behaviour = {"attacker": {"clients": [ATTACKER], "kind": kind, "of": "model"}}
-    assert importers(markets(tmp_path, behaviour))[0] >= 3
-    for of in ("travel", "first"):
-        rounds = markets(tmp_path, behaviour, related=3.0, of=of)
-        assert importers(rounds) == [0] * len(rounds)
-        assert all((r.market.distance[:8, ATTACKER] == APART).all() for r in rounds)
 
 
 def test_trade_wears_the_distance_down_unless_only_the_first_look_counts(tmp_path: Path) -> None:

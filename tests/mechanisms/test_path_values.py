@@ -21,7 +21,8 @@ from hanse.mechanisms.robust import Clipped
 from hanse.mechanisms.weigh import UniformWeights
 from hanse.runs import round as rounds
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import Own, Session, build
+from hanse.runs.setup import Own, build
+from tests.learning.helpers import worth_of
 
 
 def experiment(mechanism: Any, *, rounds: int = 3, clients: int = 4, **more: Any) -> hanse.Experiment:
@@ -33,18 +34,6 @@ def experiment(mechanism: Any, *, rounds: int = 3, clients: int = 4, **more: Any
     return digits({"value": "path", **table}, clients, rounds, data=data, model=model, train=train, **more)
 
 
-def world_of(one: hanse.Experiment, model: nn.Module | None = None) -> Session:
-    return build(one, own=Own(model=model))
-
-
-def validation_loss(run: hanse.Run, world: Session) -> float:
-    """Return the validation loss of a run's one model by plain PyTorch."""
-    samples = world.data.server_validation
-    module = run.model_of(run.table.rows[0]).eval()
-    with torch.no_grad():
-        return float(nn.functional.cross_entropy(module(samples.x).double(), samples.y))
-
-
 def column(run: hanse.Run, name: str) -> np.ndarray:
     return np.array([line[f"value/{name}"] for line in run.metrics], float)
 
@@ -54,10 +43,11 @@ def column(run: hanse.Run, name: str) -> np.ndarray:
 
 def test_over_a_run_they_sum_to_what_the_loss_fell_by() -> None:
     one = experiment("fedavg", rounds=6, clients=8, behaviour={"attacker": {"clients": [2], "scale": 1e39}})
-    world = world_of(one)
+    world = build(one)
     run = hanse.run(one)
-    start = validation_loss(hanse.run(experiment("fedavg", rounds=0, clients=8)), world)
-    fell = start - validation_loss(run, world)
+    begun = hanse.run(experiment("fedavg", rounds=0, clients=8))
+    first, last = (worth_of(world.problem, one.table.rows[0], world.data.server_validation) for one in (begun, run))
+    fell = last - first
     values = sum(seat.get("value", 0.0) for seat in run.clients)
     assert fell > 0.5
     assert values == pytest.approx(fell, rel=0.01)
@@ -82,7 +72,7 @@ class Withholds(SettlePart):
 
 @pytest.mark.parametrize("way", ["withheld", "not finite"])
 def test_an_update_to_a_row_that_stays_as_it_was_is_worth_nothing(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = world_of(experiment("local"))
+    world = build(experiment("local"))
     if way == "withheld":
         world = replace(world, mechanism=replace(world.mechanism, settle=Withholds()))
     else:
@@ -116,7 +106,7 @@ ROWS = [
 @pytest.mark.parametrize("name", rotating(ROWS, 3))
 def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_that_they_train(name: str) -> None:
     data = {"client_validation": 0.2} if name == "fedfomo" else {}
-    *_, played = rounds_of(world_of(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}})), 2)
+    *_, played = rounds_of(build(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}})), 2)
     view, found = played.view, played.view.values
     idle = (view.trained.rows == view.table.rows[view.trained.seats.start]).all(1).numpy()
     assert set(view.trained.seats.client[idle].tolist()) == {1}
@@ -142,7 +132,7 @@ def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_t
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedadagrad"])
 def test_along_a_servers_step_updates_earn_their_part_and_momentum_is_the_servers(name: str) -> None:
     options = {"lr": 0.7} if name == "fedavgm" else {"lr": 0.02, "beta1": 0.3}
-    world = world_of(experiment({"name": "fedavg", "weigh": {"name": name, **options}}))
+    world = build(experiment({"name": "fedavg", "weigh": {"name": name, **options}}))
     first, second = rounds_of(world, 2)
     view = second.view
     found, width = view.values, view.context.layout.num_parameters
@@ -177,7 +167,7 @@ def test_a_rule_that_says_parted_and_does_not_tell_its_parts_is_found() -> None:
     class Wrong(Silent):
         along = Along(np.ones(4), torch.ones(3))
 
-    world = world_of(experiment({"name": "fedavg", "weigh": "fedavgm"}))
+    world = build(experiment({"name": "fedavg", "weigh": "fedavgm"}))
     for part, said in ((Silent(), "reapply"), (Wrong(), "along.scale")):
         wrong = replace(world, mechanism=replace(world.mechanism, weigh=part))
         with pytest.raises(PartError, match=said):
@@ -225,7 +215,7 @@ def clipped(steps: torch.Tensor, times: float) -> torch.Tensor:
 )
 def test_of_an_affine_row_each_update_has_the_integral_along_its_own_part_of_the_step(rule: Any, parts: Any) -> None:
     """A row moves by the sum of ``W_i (U_i - w)``, whatever the W_i sum to, and however a rule came to them."""
-    world = world_of(experiment("fedavg"))
+    world = build(experiment("fedavg"))
     world = replace(world, mechanism=replace(world.mechanism, weigh=rule))
     view = play_round(world, first_state(world)).view
     found, before = view.values, view.table.rows[0]
@@ -283,7 +273,7 @@ def test_run_turns_values_on_by_the_path_unless_the_mechanism_has_its_own() -> N
 
 @pytest.mark.parametrize("some", ["one sample", "one class"])
 def test_on_few_samples_values_still_sum_to_the_gain_and_of_one_sample_no_error_is_known(some: str) -> None:
-    world = world_of(experiment("fedavg"))
+    world = build(experiment("fedavg"))
     samples = world.data.server_validation
     kept = torch.tensor([0]) if some == "one sample" else torch.nonzero(samples.y == samples.y[0])[:, 0]
     world = replace(world, judge=replace(world.judge, validation=samples.take(kept)))
@@ -314,7 +304,7 @@ def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() ->
 def test_who_sends_nothing_is_worth_nothing_in_the_increment_game_wherever_it_started() -> None:
     value = {"name": "exact", "game": "increment"}
     one = experiment({"name": "pfedgraph", "value": value}, behaviour={"free_rider": {"fraction": 0.25}})
-    *_, played = rounds_of(world_of(one), 2)
+    *_, played = rounds_of(build(one), 2)
     view = played.view
     idle = view.trained.seats.client == 1
     np.testing.assert_allclose(view.values.per_seat[idle], 0.0, atol=1e-9)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiments import digits
 from forging import history_of, rewritten
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -75,11 +76,9 @@ def test_what_two_keys_gain_that_nobody_knows_to_be_one_member() -> None:
 @pytest.mark.parametrize("settle", [{"name": "pot", "tokens": 30, "for_work": 0.25}, {"name": "by_value"}])
 def test_a_run_pays_each_member_once_and_each_changed_amount_is_found(settle: dict[str, Any], tmp_path: Path) -> None:
     proved: dict[str, Any] = {"sizes": {"proved": True}, "evidence": {"training": {}}} if "tokens" in settle else {}
-    experiment = hanse.Experiment(
-        data={"source": "digits", "clients": 5, "validation": 0.2}, model="logistic", train={"steps": 5},
-        mechanism={"name": "fedavg", "value": "path", "settle": settle}, run={"rounds": 3},
-        clients={"members": NORTH}, behaviour={"leaver": {"clients": [0], "at": 2}}, **proved,
-    )  # fmt: skip
+    moved = {"clients": {"members": NORTH}, "behaviour": {"leaver": {"clients": [0], "at": 2}}}
+    mechanism, data = {"name": "fedavg", "value": "path", "settle": settle}, {"validation": 0.2}
+    experiment = digits(mechanism, 5, data=data, train={"steps": 5}, **moved, **proved)
     run = hanse.run(experiment, out=tmp_path / "run")
     held = [run.book.balance(client(c)) for c in range(5)]
     assert held[3] == 100 * 10**6 != held[0]  # its member's pay is the first one's, also after that one has left

@@ -12,6 +12,7 @@ from mistaken import mistakes
 from watching import Watch
 
 import hanse
+from hanse.base.streams import places
 from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.part import View
 from hanse.federation.behaviour import Me
@@ -173,9 +174,7 @@ def test_what_does_not_fit_is_refused_in_one_line(key: str, value: Any, part: st
 def test_free_riders_lose_against_those_who_work(judges: str) -> None:
     judged = {"by_contribution": 10, "value": {"judges": judges}}
     run = hanse.run(experiment(behaviour={"free_rider": {"fraction": 0.25}}, mechanism=judged, run={"rounds": 20}))
-    from hanse.base.streams import stream
-
-    place = np.argsort(stream(1, "free riders").permutation(20))
+    place = places(1, "free riders", 20)
     balance = np.array([run.book.balances[f"client/{c}"] for c in range(20)]) / TOKEN
     assert balance[place < 5].mean() < balance[place >= 5].mean()
 

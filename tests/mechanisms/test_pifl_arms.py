@@ -10,13 +10,13 @@ import pytest
 import torch
 from test_pifl import experiment, watched
 
-import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.part import View
 from hanse.data import DataSpec, build
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import BestTier
 from hanse.mechanisms.pifl import Bids
+from tests.learning.helpers import worth_of
 
 
 def bids_of(view: View) -> np.ndarray:
@@ -37,7 +37,7 @@ def test_with_a_threshold_below_the_best_a_client_bids_twice_and_sits_in_two_tie
     bids, seats, models, kept = bids_of(view), view.seats, view.table.rows, view.get(Bids)
     pool, index = build(DataSpec(**experiment().data.model_dump())).pool(list(range(20)))
     for c, own in enumerate(index):  # all of its samples: fewer than score_samples
-        v = [float((_guess(run, row, pool.x[own]) == pool.y[own]).double().mean()) for row in models]
+        v = [worth_of(run.problem, row, pool.take(own), "accuracy") for row in models]
         assert bids[c, int(np.argmax(v))]
         assert (min(v) > 0.9 * max(v)) is bool(bids[c].all())  # Algorithm 1, T_h as a share of the best weight
     both = np.flatnonzero(kept.escrowed.all(1)).tolist()
@@ -46,23 +46,18 @@ def test_with_a_threshold_below_the_best_a_client_bids_twice_and_sits_in_two_tie
         assert sorted(seats.target[seats.client == c].tolist()) == [0, 1]
 
 
-def _guess(run: hanse.Run, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    run.problem.layout.load(run.problem.module, row)
-    return run.problem.module(x).argmax(1)
-
-
 def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
     run, views = watched(mechanism={"settle": {"score_on": "validation", "score_samples": 10_000}}, run={"rounds": 3})
     before, now = views[1], views[2]
     pool, index = build(DataSpec(**experiment().data.model_dump())).pool(list(range(20)), "validation")
     bids = before.get(Bids)
     for c, own in enumerate(index):
-        right = [int((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in before.table.rows]
+        right = [worth_of(run.problem, row, pool.take(own), "accuracy") for row in before.table.rows]
         if right[0] != right[1]:
             assert bids.wanted[c] == [int(np.argmax(right))]
     group = before.trained.seats.client[before.trained.seats.target == 0].tolist()
     held = torch.cat([index[c] for c in group])
-    expected = float((_guess(run, now.table.rows[0], pool.x[held]) == pool.y[held]).double().mean())
+    expected = worth_of(run.problem, now.table.rows[0], pool.take(held), "accuracy")
     assert now.settlement.metrics["tokens/tier 0/accuracy"] == pytest.approx(expected, abs=1e-9)
 
 

@@ -11,7 +11,7 @@ from watching import Watch
 
 import hanse
 from hanse.core.port import Reply, Request, Scored
-from hanse.federation.behaviour import Me, OfSome, with_updates
+from hanse.federation.behaviour import Me, OfSome
 from hanse.runs.refusals import enough_replies
 
 
@@ -29,20 +29,6 @@ class ClaimsLoss(OfSome):
             for one in reply.results
         ]
         return replace(reply, results=tuple(told))
-
-
-@dataclass(frozen=True)
-class HardlyMoves(OfSome):
-    """The clients send what they trained, shrunk to this share of the way."""
-
-    share: float = 1e-5
-
-    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        if me.id not in self.clients:
-            return reply
-        return with_updates(
-            request, reply, lambda task, one: replace(one, row=task.start + self.share * (one.row - task.start))
-        )
 
 
 def experiment(weigh: Any, rounds: int = 2, **more: Any) -> hanse.Experiment:
@@ -96,7 +82,7 @@ def test_a_share_of_the_seats_is_not_rounded_up_by_what_floats_lose(share: float
 
 
 def test_nothing_is_clipped_where_nobody_moved() -> None:
-    watch, still = Watch(), {f"{__name__}:HardlyMoves": {"clients": [0, 1, 2, 3, 4], "share": 0.0}}
+    watch, still = Watch(), {"free_rider": {"fraction": 1.0}}
     run = hanse.run(experiment("clipped", 1, behaviour=still), observers=[watch])
     assert run.metrics[0]["weigh/clipped"] == 0.0
     assert torch.equal(watch.rounds[0].state.table.rows, watch.rounds[0].view.table.rows)

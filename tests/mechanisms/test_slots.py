@@ -1,6 +1,5 @@
 """One part in several slots, the names that parts had before, and parts that cannot stand where they are put."""
 
-import sys
 import tomllib
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,6 @@ from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.runs.setup import build
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "of_the_user", sys.modules[__name__])
 
 
 def scaffold(**slots: Any) -> Mechanism:
@@ -42,20 +36,14 @@ def test_a_part_in_several_slots_is_there_once_by_its_first_slot() -> None:
     assert list(Mechanism("two", one.select, Scaffold(), Scaffold()).parts()) == ["select", "train", "weigh"]
 
 
-@pytest.mark.parametrize(
-    "slots",
-    [
-        {"train": {"global_lr": 0.5}},
-        {"weigh": {"global_lr": 0.5}},
-        {"train": {"global_lr": 0.5}, "weigh": {"global_lr": 0.5}},
-        {"train": {"name": "scaffold", "global_lr": 0.5}},
-        {"train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
-        {"train": {"name": "scaffold", "global_lr": 0.5}, "weigh": "scaffold"},
-        {"global_lr": 0.5},
-    ],
-)
-def test_options_under_any_slot_are_those_of_the_one_part(slots: dict[str, Any]) -> None:
-    found = scaffold(**slots)
+FORMS = None, {"global_lr": 0.5}, "scaffold", {"name": "scaffold", "global_lr": 0.5}
+
+
+@pytest.mark.parametrize("train", FORMS)
+@pytest.mark.parametrize("weigh", FORMS)
+def test_options_under_any_slot_are_those_of_the_one_part(train: Any, weigh: Any) -> None:
+    slots = {slot: form for slot, form in (("train", train), ("weigh", weigh)) if form is not None}
+    found = scaffold(**slots, **({} if dict in map(type, slots.values()) else {"global_lr": 0.5}))
     assert found.train == Scaffold(0.5)
     assert found.train is found.weigh
 
@@ -109,9 +97,9 @@ class Averages(AggregatePart):
      ("deploy", "Averages")],
 )  # fmt: skip
 def test_a_part_without_the_method_of_its_slot_is_refused(slot: str, name: str) -> None:
-    [line] = refused(name="fedavg", **{slot: f"of_the_user:{name}"})
+    [line] = refused(name="fedavg", **{slot: f"{__name__}:{name}"})
     assert line.startswith(f"mechanism.{slot}: {name} has no method ")
-    assert build_mechanism({"name": "fedavg", "weigh": "of_the_user:Averages"}).weigh == Averages()
+    assert build_mechanism({"name": "fedavg", "weigh": f"{__name__}:Averages"}).weigh == Averages()
 
 
 # ---- what a part needs of the others, by the slot that it stands in
@@ -167,10 +155,8 @@ def test_a_run_warns_where_each_step_overshoots_the_centre_further(table: dict[s
 @pytest.mark.parametrize(
     ("table", "warned"),
     [
-        (
-            {"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "clients_per_round": 2, "select": "uniform"},
-            ["averaging: 0.5"],
-        ),
+        ({"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "clients_per_round": 2, "select": "uniform"},
+         ["averaging: 0.5"]),
         ({"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "value": "exact"}, ["eps: 0.001"]),
         ({"name": "fedprox", "mu": 0.5, "clients_per_round": 2, "train": "shared", "select": "everyone"},
          ["clients_per_round: 2", "mu: 0.5"]),

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import combinations
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from hanse.games import shapley
 from hanse.learning.intervals import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.setup import Session, build
+from tests.learning.helpers import worth_of
 
 M = 4
 
@@ -42,46 +42,23 @@ def value(view: View, **options: Any) -> Values:
     return found
 
 
-def utility(world: Session, row: torch.Tensor, kind: str) -> float:
-    """Return what a row is worth on the validation samples, by plain PyTorch."""
-    samples = world.data.server_validation
-    world.problem.layout.load(world.problem.module, row.float())
-    with torch.no_grad():
-        logits = world.problem.module(samples.x).double()
-    losses = functional.cross_entropy(logits, samples.y, reduction="none")
-    if kind == "accuracy":
-        return float((logits.argmax(1) == samples.y).double().mean())
-    each = [losses[samples.y == c].mean() for c in samples.y.unique()] if kind == "balanced" else [losses.mean()]
-    return -float(torch.stack(each).mean())
-
-
 def utilities(world: Session, view: View, kind: str, game: str = "average") -> dict[frozenset[int], float]:
     """Return what each coalition's model is worth: its members' average by samples, or the old row and their steps."""
     n, old, rows = view.trained.num_samples, view.table.rows[0].double(), view.trained.rows.double()
-    found = {frozenset[int](): utility(world, old, kind)}
+    samples = world.data.server_validation
+    found = {frozenset[int](): worth_of(world.problem, old.float(), samples, kind)}
     for members in (list(some) for size in range(1, M + 1) for some in combinations(range(M), size)):
         if game == "average":
             row = torch.tensor(n[members] / n[members].sum()) @ rows[members]
         else:
             row = old + torch.tensor(n[members] / n.sum()) @ (rows[members] - old)
-        found[frozenset(members)] = utility(world, row, kind)
+        found[frozenset(members)] = worth_of(world.problem, row.float(), samples, kind)
     return found
-
-
-def brute_force(worth: dict[frozenset[int], float]) -> np.ndarray:
-    values = np.zeros(M)
-    for i in range(M):
-        others = [j for j in range(M) if j != i]
-        for size in range(M):
-            for members in combinations(others, size):
-                s = frozenset(members)
-                values[i] += (worth[s | {i}] - worth[s]) / (M * comb(M - 1, size))
-    return values
 
 
 @pytest.mark.parametrize("kind", ["loss", "accuracy", "balanced"])
 def test_exact_values_are_brute_force_on_averaged_models(world: Session, view: View, kind: str) -> None:
-    want = brute_force(utilities(world, view, kind))
+    want = shapley.exact(utilities(world, view, kind).__getitem__, M)
     got = value(view, name="exact", utility=kind)
     np.testing.assert_allclose(got.per_seat, want, atol=2e-6)
     assert got.metrics["value/models_evaluated"] == 2**M
@@ -97,7 +74,7 @@ def test_a_metric_is_the_same_where_coalitions_are_looked_at_three_at_a_time(
 
 @pytest.mark.parametrize("name", ["exact", "mixture", "gtg"])
 def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view: View, name: str) -> None:
-    want = brute_force(utilities(world, view, "loss", "increment"))
+    want = shapley.exact(utilities(world, view, "loss", "increment").__getitem__, M)
     options = {"eps": 0.0, "max_permutations": 400} if name == "gtg" else {}
     found = value(view, name=name, game="increment", **options)
     np.testing.assert_allclose(found.per_seat, want, atol=2e-3 if name == "gtg" else 2e-6)
@@ -106,27 +83,6 @@ def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view
     assert name != "gtg" or found.metrics[cut] == 0 < value(view, name=name, eps=0.05).metrics[cut]
     # another game than that of the averages
     assert np.abs(found.per_seat - value(view, name="exact").per_seat).max() > 0.01
-
-
-def with_updates(view: View, rows: torch.Tensor, weights: np.ndarray) -> View:
-    """Return the round with other updates, of which the new row is the average by ``weights``."""
-    updates = replace(view.trained, rows=rows)
-    return replace(view, updates=updates, mix=replace(view.mixed, W=np.concatenate([weights, [0.0]])[None]))
-
-
-def test_an_idle_update_earns_exactly_nothing_and_one_in_parts_what_it_earned_whole(view: View) -> None:
-    rows, old = view.trained.rows.clone(), view.table.rows[0]
-    rows[2] = old
-    found = value(with_updates(view, rows, np.array([0.2, 0.3, 0.4, 0.1])), name="path").per_seat
-    assert found[2] == 0.0
-    assert np.abs(found[[0, 1, 3]]).min() > 0
-    # the game of averages pays it: it pulls small coalitions back to where they started
-    assert value(with_updates(view, rows, np.array([0.2, 0.3, 0.4, 0.1])), name="exact").per_seat[2] != 0.0
-    rows[2] = rows[1]  # the second's update under two names
-    twice = value(with_updates(view, rows, np.array([0.2, 0.1, 0.2, 0.1])), name="path").per_seat
-    rows[2] = old
-    once = value(with_updates(view, rows, np.array([0.2, 0.3, 0.0, 0.1])), name="path").per_seat
-    assert twice[1] + twice[2] == pytest.approx(once[1], abs=1e-6)
 
 
 def test_leave_one_out_and_banzhaf_by_hand(world: Session, view: View) -> None:
@@ -191,17 +147,12 @@ def test_a_ranking_that_is_sure_ends_the_evaluation(view: View) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "key"),
-    [
-        ("path", {"utility": "accuracy"}, "utility"),
-        ("path", {"points": 0}, "points"),
-        ("path", {"points": 25}, "points"),
-        ("exact", {"utility": "f2"}, "utility"),
-    ],
+    ("name", "key", "wrong"),
+    [("path", "utility", "accuracy"), ("path", "points", 0), ("path", "points", 25), ("exact", "utility", "f2")],
 )
-def test_options_without_effect_or_meaning_are_refused(name: str, options: dict[str, Any], key: str) -> None:
-    with pytest.raises(UserError, match=f"mechanism.value.{key}: {options[key]!r}"):
-        build_mechanism({"name": "fedavg", "value": {"name": name, **options}})
+def test_options_without_effect_or_meaning_are_refused(name: str, key: str, wrong: Any) -> None:
+    with pytest.raises(UserError, match=f"mechanism.value.{key}: {wrong!r}"):
+        build_mechanism({"name": "fedavg", "value": {"name": name, key: wrong}})
 
 
 @pytest.mark.parametrize(
