@@ -31,7 +31,7 @@ class FakeRay(SimpleNamespace):
 
     def remote(self, **options: Any) -> Callable[..., Any]:
         self.calls.append(("remote", options))
-        return lambda work: SimpleNamespace(remote=lambda *args: _Task(work, args))
+        return lambda work: SimpleNamespace(remote=lambda *args: SimpleNamespace(work=work, args=args))
 
     def wait(self, tasks: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
         return tasks[-num_returns:], tasks[:-num_returns]
@@ -46,11 +46,6 @@ class FakeRay(SimpleNamespace):
 
     def shutdown(self) -> None:
         self.calls.append(("shutdown", {}))
-
-
-class _Task:
-    def __init__(self, work: Any, args: Any) -> None:
-        self.work, self.args = work, args
 
 
 @pytest.fixture
