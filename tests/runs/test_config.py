@@ -93,6 +93,7 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
         ({"mechanism": "fedavg", "eval": {"metrics": ["auc", 3]}}, "eval.metrics.1: 3: "),
         ({"mechanism": {"name": "fedavg", "weigh": {"name": "gtflat", "start": "random"}}}, "mechanism.weigh.start: "),
         ({"mechanism": "fedavg", "train": {"lr": float("nan")}}, "train.lr"),
+        ({"mechanism": {"name": "fedprox", "mu": 1e300}}, "mechanism.mu: "),
         ({"mechanism": {"name": "ucb", "beta": float("inf")}}, "mechanism.beta: inf: "),
     ],
 )  # fmt: skip
