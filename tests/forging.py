@@ -122,8 +122,14 @@ def recorded(folder: Path, round: int, **arrays: Any) -> None:
     restamped(folder)
 
 
-def rerecorded(folder: Path, round: int, **arrays: Any) -> None:
-    """Change arrays of a round's file, and its hash with it."""
+def altered(folder: Path, round: int, **arrays: Any) -> None:
+    """Change arrays of a round's file, whose hash stays as it was."""
     with np.load(round_file(folder, round)) as stored:
         kept: Mapping[str, Any] = {**stored, **arrays}
-    recorded(folder, round, **kept)
+    np.savez(round_file(folder, round), **kept)
+
+
+def rerecorded(folder: Path, round: int, **arrays: Any) -> None:
+    """Change arrays of a round's file, and its hash with it."""
+    altered(folder, round, **arrays)
+    restamped(folder)

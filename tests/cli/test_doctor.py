@@ -9,8 +9,7 @@ from commands import invoke
 
 from hanse.cli import doctor
 
-ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
 
 def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,11 +78,9 @@ MANY = ["data.clients=21", "--set", "mechanism.clients_per_round=21", "--set", "
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ([*SET, "train.lr"], "--set train.lr: must be section.key=value, as in --set train.lr=0.1"),
         ([*SET, "data.clients=100000"], "100000"),
         ([*SET, "mechanism.clients_per_round=7"], "6 clients"),
         ([*SET, "federation.min_replies=3"], "federation.min_replies: 3: more than the 2 seats"),
-        ([*SET, "behaviour.straggler.fraction=1.5"], "behaviour.straggler.fraction: 1.5"),
         ([*SET, "engine.device=tpu9"], "engine.device"),
         ([*SET, "engine.precision=bf16"], "computes in float32; allowed: leave it out"),
         ([*SET, "model.batch_norm=False"], "model.batch_norm: 'False'"),

@@ -8,16 +8,10 @@ from hanse.lab.job import Job, Step, play_kept
 from hanse.lab.sweep import GridPoint, grid_of
 
 EXPERIMENT = """
-[data]
-clients = 4
-[model]
-name = "logistic"
-[mechanism]
-name = "fedavg"
-clients_per_round = 2
-[engine]
-train = "stacked"
-threads = 1
+data.clients = 4
+model.name = "logistic"
+mechanism = { name = "fedavg", clients_per_round = 2 }
+engine = { train = "stacked", threads = 1 }
 [run]
 rounds = 4
 """

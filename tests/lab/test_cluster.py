@@ -3,6 +3,7 @@
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ class FakeRay(SimpleNamespace):
 
     def remote(self, **options: Any) -> Callable[..., Any]:
         self.calls.append(("remote", options))
-        return lambda work: SimpleNamespace(remote=lambda *args: _Task(work, args))
+        return lambda work: SimpleNamespace(remote=lambda *args: partial(work, *args))
 
     def wait(self, tasks: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
         return tasks[-num_returns:], tasks[:-num_returns]
@@ -39,18 +40,13 @@ class FakeRay(SimpleNamespace):
     def get(self, task: Any) -> Any:
         if task.args[1].experiment.train.lr == 98.0:
             raise RayError("the worker\ndied")
-        return task.work(*task.args)
+        return task()
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 8.0, "GPU": 2.0}
 
     def shutdown(self) -> None:
         self.calls.append(("shutdown", {}))
-
-
-class _Task:
-    def __init__(self, work: Any, args: Any) -> None:
-        self.work, self.args = work, args
 
 
 @pytest.fixture

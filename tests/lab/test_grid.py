@@ -68,12 +68,6 @@ def test_points_in_order(file: Path) -> None:
     assert last.key == key_of({**last.sections})
 
 
-def test_an_option_of_a_part(file: Path) -> None:
-    points = grid_of(file, ["mechanism.weigh=gtflat"], ["mechanism.weigh.strength=0.1,0.9"], None)
-    found = [point.job.experiment.mechanism.table["weigh"] for point in points]
-    assert found == [{"name": "gtflat", "strength": 0.1}, {"name": "gtflat", "strength": 0.9}]
-
-
 @pytest.mark.parametrize(
     ("grid", "seeds", "why"),
     [

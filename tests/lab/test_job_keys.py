@@ -39,5 +39,4 @@ def test_a_run_of_a_model_without_batch_norm_is_the_same_under_the_new_default_o
     assert normed == (model not in WITHOUT_STATISTICS)
     job = seeded({"mechanism": {"name": "fedavg"}, "model": {"name": model}, "run": {"rounds": 1}}, 0, "a run")
     then = {**job.experiment.sections(), "train": {**job.experiment.sections()["train"], "statistics": "averaged"}}
-    line = {"given": job.sections, "experiment": then, "tested": [1], "curves": {"loss": [1.0]}}
-    assert is_of(line, job) != normed
+    assert is_of({"given": job.sections, "experiment": then, "tested": [1], "curves": {"loss": [1.0]}}, job) != normed

@@ -29,8 +29,7 @@ def test_an_effect_is_students_t_at_its_looks_share() -> None:
     assert found.down == 1.0
     assert found.small == 1.0
     low = stats.ttest_1samp(FIVE, 5.0, alternative="less").pvalue
-    far = statistics.effect(FIVE, margin=5.0, floor=0.0)
-    assert far.small == pytest.approx(2 * low / 0.25)
+    assert statistics.effect(FIVE, margin=5.0, floor=0.0).small == pytest.approx(2 * low / 0.25)
     assert statistics.effect(FIVE[:4], 0.2, 0.0) is None
     assert statistics.effect(np.append(FIVE, [9.0]), 0.2, 0.0) == found  # the sixth seed waits for the tenth
 

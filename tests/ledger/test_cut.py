@@ -25,14 +25,11 @@ NOTE = re.compile(rb"hanse/[^\n]+\n(\d+)\n\S+\nround \d+\n\n(?:\xe2\x80\x94 [^\n
 
 @pytest.fixture(scope="module", params=MECHANISMS)
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cut") / "run"
     secure = {"federation": {"secure": {"group": 3}}} if request.param == "by value" else {}
     clients = {"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "grant": 50.0}
-    played = small_experiment(
-        MECHANISMS[request.param], data={"clients": 6}, clients=clients, run={"rounds": 2}, **secure
-    )
-    hanse.run(played, out=folder)
-    return folder
+    sections = {"data": {"clients": 6}, "clients": clients, "run": {"rounds": 2}, **secure}
+    experiment = small_experiment(MECHANISMS[request.param], **sections)
+    return hanse.run(experiment, out=tmp_path_factory.mktemp("cut") / "run").path
 
 
 def cut(folder: Path, notes: int) -> None:

@@ -1,7 +1,6 @@
 """The index of a book in a database: made from the log, compared with it, never believed, and never in the way."""
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -10,28 +9,19 @@ from ledger_cases import book_of, history, play
 from rotation import rotating
 from sqlalchemy import create_engine, text
 
-from hanse.core.book import LedgerError
 from hanse.ledger.index import as_url, difference, follow, rebuild
 from hanse.ledger.store import Ledger
 
 TOLD = history(7, 4, seed=6)
 
 
-def rows(url: str, query: str) -> list[tuple[object, ...]]:
-    engine = create_engine(as_url(url))
-    try:
-        with engine.begin() as connection:
-            return [tuple(row) for row in connection.execute(text(query))]
-    finally:
-        engine.dispose()
-
-
-def change(url: str, *statements: str) -> None:
+def rows(url: str, statement: str) -> list[tuple[object, ...]]:
     engine = create_engine(as_url(url))
     with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
+        done = connection.execute(text(statement))
+        found = [tuple(row) for row in done] if done.returns_rows else []
     engine.dispose()
+    return found
 
 
 def test_the_index_says_what_the_log_says(ledger: Ledger, url: str, tmp_path: Path) -> None:
@@ -45,8 +35,7 @@ def test_the_index_says_what_the_log_says(ledger: Ledger, url: str, tmp_path: Pa
     book = book_of(TOLD)
     assert written == book.count
     assert follow(url, ledger) == 0
-    held = rows(url, "SELECT name, balance FROM accounts WHERE book = 'run'")
-    assert dict(held) == book.balances
+    assert dict(rows(url, "SELECT name, balance FROM accounts WHERE book = 'run'")) == book.balances
     total = "SELECT count(*), count(DISTINCT book || number), sum(amount) FROM postings"
     every = [record for one in (ledger, other) for record in one.history()]
     assert rows(url, total) == [(sum(len(r.transaction.postings) for r in every), len(every), 0)]
@@ -67,21 +56,12 @@ EDITS = {
     "kind": ("UPDATE transactions SET kind = 'gift' WHERE number = 4", "transaction 4 (round 0, step 'grant/3')"),
     "memo": ("UPDATE transactions SET memo = 'x' WHERE number = 3", "transaction 3 (round 0, step 'grant/2')"),
     "round": ("UPDATE transactions SET round = 1 WHERE number = 3", "transaction 3 (round 0"),
-    "a number below 1": (
-        "INSERT INTO transactions (book, number, round, step, kind, memo) VALUES ('run', -3, 0, 'x', 'x', '')",
-        "transaction 1 (round 0",
-    ),
+    "a number below 1": ("INSERT INTO transactions VALUES ('run', -3, 0, 'x', 'x', '')", "transaction 1 (round 0"),
     "floor": ("UPDATE books SET floor = -7", "the floor is 0 units, and -7 by the index"),
     "balance": ("UPDATE accounts SET balance = balance + 1 WHERE name = 'client/2'", "account 'client/2': holds "),
     "name": ("UPDATE accounts SET name = 'client/9' WHERE name = 'client/2'", "account 'client/2': holds "),
-    "an account more": (
-        "INSERT INTO accounts (book, name, balance) VALUES ('run', 'client/99', 0)",
-        "account 'client/99': holds None units by the log, 0 by the index",
-    ),
-    "a transaction more": (
-        "INSERT INTO transactions (book, number, round, step, kind, memo) VALUES ('run', 99, 9, 'x', 'x', '')",
-        "the log ends before it",
-    ),
+    "an account more": ("INSERT INTO accounts VALUES ('run', 'client/99', 0)", "'client/99': holds None units by the"),
+    "a transaction more": ("INSERT INTO transactions VALUES ('run', 99, 9, 'x', 'x', '')", "the log ends before it"),
 }
 
 
@@ -90,7 +70,7 @@ def test_an_edit_is_named_and_made_good_and_the_book_stays_what_it_is(ledger: Le
     statement, said = EDITS[case]
     play(ledger, TOLD)
     follow(url, ledger)
-    change(url, statement)
+    rows(url, statement)
     apart = difference(url, ledger)
     assert said in apart
     assert apart.endswith("; 'hanse ledger rebuild' writes it anew")
@@ -134,22 +114,3 @@ def test_an_index_behind_the_log_is_completed_and_one_ahead_of_it_is_written_ane
     play(shorter, TOLD[:2])
     assert follow(url, shorter) == book_of(TOLD[:2]).count
     assert difference(url, shorter) is None
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:5000])
-
-
-def text_instead(file: Path) -> None:
-    file.write_text("these are no books, this is a long text about ships" * 30)
-
-
-@pytest.mark.parametrize("harm", [cut, text_instead])
-def test_a_damaged_file_is_said_so(ledger: Ledger, tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    place = tmp_path / "ledger.db"
-    play(ledger, TOLD)
-    follow(place, ledger)
-    harm(place)
-    assert f"sqlite:///{place}" in (difference(place, ledger) or "")
-    with pytest.raises(LedgerError):
-        follow(place, ledger)

@@ -16,7 +16,7 @@ from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_cases import closed, history, line_of, play
+from ledger_cases import closed, grant, history, line_of, play
 
 from hanse.base.errors import UserError
 from hanse.base.merkle import Tree, as_text
@@ -72,10 +72,7 @@ def told(ledger: Ledger) -> list[Receipt]:
 
 
 def test_what_a_receipt_says(tmp_path: Path) -> None:
-    new = [
-        Transaction("grant/3", "grant", (("mint", -9), ("client/3", 9))),
-        Transaction("bid/3", "bid", (("client/3", -4), ("escrow/3", 4))),
-    ]
+    new = [grant(3, 9), Transaction("bid/3", "bid", (("client/3", -4), ("escrow/3", 4)))]
     ledger = Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY)
     ledger.post(2, new)
     facts = RecordDigest.of(
@@ -132,16 +129,6 @@ def test_a_cut_tail_is_found(tmp_path: Path, told: list[Receipt]) -> None:
     assert wrong.endswith("its tail is cut")
 
 
-def test_a_book_written_anew_is_found(tmp_path: Path, told: list[Receipt]) -> None:
-    forged = [
-        (n, [replace(t, memo="forged") if (n, i) == (0, 2) else t for i, t in enumerate(new) if t.kind != CLOSE])
-        for n, new in TOLD
-    ]
-    other = book(tmp_path / "forged", closed(forged))
-    assert other.verify().ok
-    assert other.verify(told).wrong.startswith("receipt of client 0, round 0: root after transaction")
-
-
 CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
     "balance": lambda r: replace(r, statement=r.statement.replace(',"escrow":', '1,"escrow":')),
     "client": lambda r: replace(r, statement=r.statement.replace('"client":1', '"client":2')),
@@ -160,19 +147,6 @@ def test_a_changed_receipt_proves_nothing(ledger: Ledger, told: list[Receipt], c
     assert changed != told[9]
     assert changed.wrong("run") == "its proof does not lead to its head"
     assert ledger.verify([changed]).wrong.endswith(": its proof does not lead to its head")
-
-
-def test_one_changed_bit_anywhere_is_found(tmp_path: Path) -> None:
-    draw, receipts = random.Random(5), told_by(tmp_path / "signed", key=KEY)
-    for _ in range(100):
-        line = bytearray(draw.choice(receipts).as_json().encode())
-        at = draw.randrange(len(line))
-        line[at] ^= 1 << draw.randrange(8)
-        try:
-            found = Receipt.read(bytes(line))
-        except ValueError:
-            continue
-        assert found in receipts or found.wrong("run", public_of(KEY)) is not None
 
 
 def test_signed_heads(tmp_path: Path) -> None:
@@ -385,8 +359,6 @@ def test_the_command_needs_no_book(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     mine.write_text(mine.read_text().replace('\\"client\\":1', '\\"client\\":3', 1))
     assert command(mine)[0] == 1
     assert command(tmp_path / "none") == (2, f"{tmp_path / 'none'}: is not a file of receipts")
-    (tmp_path / "empty").touch()
-    assert command(tmp_path / "empty") == (2, f"{tmp_path / 'empty'}: has no whole receipt")
 
 
 @pytest.mark.parametrize("words", [(), ("client-3.jsonl",)])

@@ -79,10 +79,7 @@ def rolled_back(tmp_path: Path) -> tuple[Prover, str]:
 
 
 def another_of_the_same_size(tmp_path: Path) -> tuple[Prover, str]:
-    forged = [
-        (n, [t if i else Transaction(t.step, t.kind, t.postings, "x") for i, t in enumerate(new[:-1])])
-        for n, new in TOLD
-    ]
+    forged = [(n, [t if i else replace(t, memo="x") for i, t in enumerate(new[:-1])]) for n, new in TOLD]
     return book(tmp_path / "same.jsonl", 5, closed(forged)), "has two heads: "
 
 
@@ -145,13 +142,7 @@ def test_what_is_no_head_of_the_operator_is_refused_without_alarm(tmp_path: Path
     witness, prover = Witness(tmp_path / "home"), book(tmp_path / "log.jsonl", 2)
     head = prover.head()
     other = Ed25519PrivateKey.generate()
-    for note in (
-        "",
-        "hanse/run\n",
-        head.text + "\n",
-        head.signed(other).note(),
-        head.note().replace("round 1", "round 2"),
-    ):
+    for note in ("", "hanse/run\n", head.text + "\n", head.signed(other).note(), head.note().replace("d 1\n", "d 2\n")):
         with pytest.raises(ValueError, match=r"is not a head|is not signed by the operator's key"):
             witness.see(note, 0, "", PUBLIC, now=0)
     with pytest.raises(ValueError, match="too long"):

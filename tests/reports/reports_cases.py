@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments import digits
+from experiments import digits, over
 from forging import recorded, restamped
 from telling_cases import built_in_words
 
@@ -24,11 +24,6 @@ CONFIG: dict[str, dict[str, Any]] = {
 }
 
 
-def config(changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-    given = changes or {}
-    return {name: CONFIG.get(name, {}) | dict(given.get(name, {})) for name in {**CONFIG, **given}}
-
-
 def write_run(
     path: Path,
     metrics: Sequence[Mapping[str, Any]],
@@ -38,7 +33,7 @@ def write_run(
     """Write a run directory; refusals of the seat lines go into the rounds' arrays too."""
     (path / "rounds").mkdir(parents=True)
     (path / "checkpoints").mkdir()
-    given = config(changes)
+    given = over(CONFIG, changes or {})
     (path / "config.toml").write_text(toml.dumps(given))
     write_about(path, built_in_words(given, given["data"]["clients"], given["run"]["seed"]))
     (path / "shape.json").write_text('{"input_shape": [1, 8, 8], "num_classes": 10}')
@@ -73,6 +68,12 @@ def seat(round: int, client: int, value: float | None = None, **more: Any) -> di
 def accuracies(path: Path, values: Sequence[float], changes: Mapping[str, Mapping[str, Any]] | None = None) -> Path:
     """A run with these test accuracies and no seats."""
     return write_run(path, [metric(r, a) for r, a in enumerate(values)], changes=changes)
+
+
+def runs_of(path: Path, mechanism: str, *curves: Sequence[float]) -> list[Path]:
+    """Runs of a mechanism, a seed for each list of test accuracies; they are called after the two."""
+    changes = [{"run": {"seed": seed}, "mechanism": {"name": mechanism}} for seed in range(len(curves))]
+    return [accuracies(path / f"{mechanism}{i}", curve, changes[i]) for i, curve in enumerate(curves)]
 
 
 def large_run(
@@ -128,12 +129,12 @@ def rated_run(
     return path
 
 
-def market_experiment(rounds: int) -> hanse.Experiment:
+def market_experiment(rounds: int, eagerness: Sequence[float] = (2e3, 4e3)) -> hanse.Experiment:
     """Twelve participants of the roles of iPFL's Table 5, of which eleven trade digits and one sells random models."""
     data = {"partition": "cluster", "client_test": 0.75, "client_validation": 0.1, "validation": 0.0}
     sections = {
         "data": data, "model": {"name": "mlp", "hidden": [50]}, "train": {"steps": 20, "batch_size": 16, "lr": 0.05},
-        "clients": {"grant": 100.0, "profiles": {"name": "roles", "eagerness": [2e3, 4e3]}},
+        "clients": {"grant": 100.0, "profiles": {"name": "roles", "eagerness": list(eagerness)}},
         "behaviour": {"attacker": {"clients": [TABLE_5.index("attacker")], "kind": "random"}},
     }  # fmt: skip
     return digits("ipfl", len(TABLE_5), rounds, **sections, engine={"train": "stacked"})

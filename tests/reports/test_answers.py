@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from experiments import digits
 from reports_cases import metric, rated_run, write_run
-from scipy import stats
 
 import hanse
 from hanse.core.telling import Measure, write_about
@@ -34,12 +33,9 @@ def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path)
     ours, alone = [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
     run, local = rated_run(tmp_path / "run", ours), rated_run(tmp_path / "local", alone, "local")
     found = answers(groups(run))
-    points = 100 * (np.array(ours) - alone)
     told = by_code(found)
     assert [told["joining_paid"].fields[key] for key in ("yes", "no", "even", "of")] == [2, 1, 3, 6]
-    assert told["mean_gain"].fields["mean"] == pytest.approx(points.mean())
-    fields = told["mean_gain"].fields
-    assert (fields["high"] - fields["low"]) / 2 == pytest.approx(stats.t.ppf(0.975, 5) * points.std(ddof=1) / 6**0.5)
+    assert told["mean_gain"].fields["mean"] == pytest.approx(100 * np.mean(np.array(ours) - alone))
     assert found.lines["Does joining pay?"].startswith("Joining paid for 2 of 6 clients and not for 1; 3 unclear. ")
     assert answers(groups(run, local)).joining == found.joining  # the run alone may be reported on, too
     assert answers(groups(local)).joining[0].code == "nobody_joins"
@@ -131,9 +127,8 @@ def test_known_cheats_are_left_out_of_every_mean_alike_and_suspects_are_marked(t
     own = np.mean([row.joined for row in found.clients if row.honest])
     what, tested = reached(run.record)
     assert "honest" in what
-    assert [tested[-1].removesuffix(" %")] == [
-        cell for cell in experiments_table([group]).rows[0] if cell == f"{100 * own:.2f}"
-    ]
+    assert tested[-1] == f"{100 * own:.2f} %"
+    assert experiments_table([group]).rows[0].count(f"{100 * own:.2f}") == 1
     assert float(tested[-1].split()[0]) == pytest.approx(100 * found.runs[0].own, abs=0.005)
     told = answers([group])
     gained = by_code(told)["gained_besides"]

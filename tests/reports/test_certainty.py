@@ -41,9 +41,7 @@ def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int =
     sides = np.where(np.arange(20) % 2, 1.0, -1.0) * spread
     for r in range(rounds):
         blocks = np.array([[v] for v in played[r].values()]) + sides
-        none = dict.fromkeys(("client", "start", "home", "W_row", "W_column"), np.zeros(0, np.int64))
-        arrays: dict[str, Any] = {**none, "W_weight": np.zeros(0), "answered": np.array(list(played[r]))}
-        recorded(path, r, **arrays, value_without_block=blocks)
+        recorded(path, r, answered=np.array(list(played[r])), value_without_block=blocks)
     return path
 
 

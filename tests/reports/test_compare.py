@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import accuracies, metric, rated_run, write_run
+from reports_cases import accuracies, metric, rated_run, runs_of, write_run
 from rich.console import Console
 
 from hanse.base.errors import UserError
@@ -82,22 +82,16 @@ def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
 def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:
     a = accuracies(tmp_path / "a", [0.1] * 4)
     b = accuracies(tmp_path / "b", [0.1] * 4)
-    c = accuracies(tmp_path / "c", [0.1] * 3, {"run": {"seed": 1}})
-    runs = load_runs([a, b, c])
+    runs = load_runs([a, b, accuracies(tmp_path / "c", [0.1] * 3, {"run": {"seed": 1}})])
     assert [(note.code, whose) for note, whose in warnings(group_runs(runs), runs)] == [
         ("unfinished", ("c",)), ("repeats", ("b",)), ("uneven_seeds", ())
     ]  # fmt: skip
 
 
 def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
-    def runs(name: str, *curves: list[float]) -> list[Path]:
-        changes = [{"run": {"seed": seed}, "mechanism": {"name": name}} for seed in range(len(curves))]
-        return [accuracies(tmp_path / f"{name}{i}", curve, changes[i]) for i, curve in enumerate(curves)]
-
-    first = runs("fedavg", [0.5, 0.8, 0.7, 0.9], [0.6, 0.6, 0.7, 0.6])
-    other = runs("gtfedavg", [0.5, 0.896, 0.5, 0.5], [0.6, 0.7, 0.9, 0.9])
-    never = runs("uniform", [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1])
-    listed = rows_of([*first, *other, *never])
+    first = runs_of(tmp_path, "fedavg", [0.5, 0.8, 0.7, 0.9], [0.6, 0.6, 0.7, 0.6])
+    other = runs_of(tmp_path, "gtfedavg", [0.5, 0.896, 0.5, 0.5], [0.6, 0.7, 0.9, 0.9])
+    listed = rows_of([*first, *other, *runs_of(tmp_path, "uniform", [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1])])
     rows = {row["run"]: row for row in listed if row["kind"] == "run"}
     keys = ("effective_round", "effective_round_improvement")
 
@@ -116,8 +110,7 @@ def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
     assert means[1]["effective_round_improvement"] == pytest.approx((50 + 100 / 3) / 2)
     deviation = next(row for row in listed if row["kind"] == "sd" and row["run"].startswith("gtfedavg"))
     assert deviation["effective_round"] == 0
-    exact = {row["run"]: row for row in rows_of([*first, *other], 0.0)}
-    assert exact["gtfedavg0"]["effective_round"] is None
+    assert {row["run"]: row["effective_round"] for row in rows_of([*first, *other], 0.0)}["gtfedavg0"] is None
     with pytest.raises(UserError, match="--epsilon 1"):
         rows_of(first, 1)
 
@@ -138,9 +131,8 @@ def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> No
     assert cautions(group_runs(load_runs(same))) == []
     for k, path in enumerate(same):  # of the first experiment both seeds have one split, of the other each its own
         write_data(path, 0, {"train": ["0", str(max(0, k - 2))], "test": [], "server test": [str(k)]})
-    assert [(note.code, note.fields) for note in cautions(group_runs(load_runs(same)))] == [
-        ("one_split", {"labels": ["fedavg"]})
-    ]
+    [note] = cautions(group_runs(load_runs(same)))
+    assert (note.code, note.fields) == ("one_split", {"labels": ["fedavg"]})
     assert [note.code for note in cautions(group_runs(load_runs(same[:2])))] == ["one_split"]
     assert cautions(group_runs(load_runs([here]))) == []
 
@@ -166,11 +158,8 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
 
 
 def test_another_baseline_turns_the_differences_around(tmp_path: Path) -> None:
-    paths = []
-    for seed, base in enumerate((0.5, 0.7)):
-        for name, more in (("fedavg", 0.0), ("greedyfed", 0.125)):
-            changes = {"mechanism": {"name": name}, "run": {"seed": seed}}
-            paths.append(accuracies(tmp_path / f"{name}{seed}", [0.1, base + more], changes))
+    paths = runs_of(tmp_path, "fedavg", [0.1, 0.5], [0.1, 0.7])
+    paths += runs_of(tmp_path, "greedyfed", [0.1, 0.625], [0.1, 0.825])
     groups = group_runs(load_runs(paths))
     assert [group.label for group in groups] == ["fedavg", "greedyfed"]
     turned = with_baseline(groups, "greedyfed")
@@ -206,10 +195,7 @@ def test_what_is_not_0_is_not_shown_as_0_and_what_diverged_in_a_few_digits() -> 
 
 
 def test_no_word_of_a_name_and_no_column_is_cut_where_a_terminal_is_narrow() -> None:
-    name, figures = (
-        "mechanism.name=greedyfed,data.partition.alpha=0.05,seed=11",
-        ("A B", "C D", "E F", "G H", "I J", "K L"),
-    )
+    name, figures = "mechanism.name=greedyfed,data.partition.alpha=0.05,seed=11", [f"{one} X" for one in "ABCDEF"]
     numbers = tuple(str(111111.5 + number) for number in range(6))
     console = Console(width=80)
     with console.capture() as captured:

@@ -7,7 +7,7 @@ import pytest
 from commands import invoke
 from hypothesis import given
 from hypothesis import strategies as st
-from reports_cases import accuracies
+from reports_cases import accuracies, runs_of
 from scipy import stats
 
 from hanse.reports.compare import difference_rows, differences_table
@@ -45,12 +45,9 @@ def test_what_few_and_equal_and_many_pairs_say() -> None:
 
 def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
     """The seeds differ much, the mechanisms little and always in the same direction: only pairs show it."""
-    paths = []
-    for s, base in enumerate((0.5, 0.7, 0.9)):
-        for name, more in (("fedavg", 0.0), ("greedyfed", 0.02 + 0.001 * s)):
-            changes = {"mechanism": {"name": name}, "run": {"seed": s}}
-            paths.append(accuracies(tmp_path / f"{name}{s}", [0.1, base + more], changes))
-    paths.append(accuracies(tmp_path / "one", [0.9], {"mechanism": {"name": "fedprox"}}))
+    paths = runs_of(tmp_path, "fedavg", [0.1, 0.5], [0.1, 0.7], [0.1, 0.9])
+    paths += runs_of(tmp_path, "greedyfed", [0.1, 0.52], [0.1, 0.721], [0.1, 0.922])
+    paths += runs_of(tmp_path, "fedprox", [0.9])
     groups = group_runs(load_runs(paths))
     rows = {row["figure"]: row for row in difference_rows(groups)}
     row = rows["test_accuracy"]

@@ -22,29 +22,16 @@ PIFL = {
 }
 
 
-@pytest.fixture(scope="module")
-def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dispute") / "pifl"
-    hanse.run(hanse.Experiment(**PIFL), out=out)
-    return out
-
-
-@pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dispute-market") / "trade"
-    hanse.run(market_experiment(4), out=out)
-    return out
-
-
 # ---- before joining
 
 
-def test_no_client_lost_more_than_was_said_before(auction: Path) -> None:
+def test_no_client_lost_more_than_was_said_before(tmp_path: Path) -> None:
     said = prospect(hanse.Experiment(**PIFL), 0)
     assert (said.grant, said.debt) == (100 * TOKEN, 0)
     assert said.most_round == 4 * TOKEN  # a bid on each of two models, 2 tokens each
     assert said.most == 5 * 4 * TOKEN  # 5 auctions: the first is in round 1
-    check_bounds(auction, dict.fromkeys(range(6), (said.most_round, said.most)))
+    hanse.run(hanse.Experiment(**PIFL), out=tmp_path / "run")
+    check_bounds(tmp_path / "run", dict.fromkeys(range(6), (said.most_round, said.most)))
     assert any("comes back" in line for line in said.pays)
     assert any("30 %" in line for line in said.gains)
     # 3 seats: ranks 3, 2, 1 of a pot of 6 tokens
@@ -61,10 +48,10 @@ def test_the_grant_bounds_what_can_be_lost() -> None:
     assert any("7.5 tokens" in line for line in found.pays)
 
 
-def test_no_bill_of_a_market_was_above_what_was_said_before(market: Path) -> None:
-    experiment = hanse.Experiment.read(market / "config.toml")
-    said = {c: prospect(experiment, c) for c in range(12)}
-    check_bounds(market, {c: (p.most_round, p.most) for c, p in said.items()})
+def test_no_bill_of_a_market_was_above_what_was_said_before(tmp_path: Path) -> None:
+    said = {c: prospect(market_experiment(4), c) for c in range(12)}
+    hanse.run(market_experiment(4), out=tmp_path / "run")
+    check_bounds(tmp_path / "run", {c: (p.most_round, p.most) for c, p in said.items()})
     assert said[11].most_round == said[11].most == 0  # the attacker is not eager
     buyer, seller = said[1], said[0]
     assert any("nobody can buy its model" in line for line in buyer.gains)
@@ -130,10 +117,7 @@ def test_an_unknown_settle_part_is_bounded_by_the_grant() -> None:
     found = prospect(hanse.Experiment(mechanism={"name": f"{__name__}:fees"}, clients={"grant": 12.0}), 0)
     assert found.most == 12 * TOKEN
     assert found.most_round is None
-    assert found.pays == (
-        "What its settle part 'Fees' charges is not known here: at most its grant of 12 tokens, since no account goes "
-        "below zero.",
-    )
+    assert [("'Fees'" in line, "at most its grant of 12 tokens" in line) for line in found.pays] == [(True, True)]
 
 
 @pytest.mark.by_turns(3, 1)

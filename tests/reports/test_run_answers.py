@@ -74,10 +74,8 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
 
 
 def test_a_run_in_memory_has_no_folder_and_searches_none() -> None:
-    pifl = {"name": "pifl", "settle": "tokens"}
-    record = hanse.run(
-        EXPERIMENT.model_copy(update={"mechanism": hanse.Experiment(mechanism=pifl).mechanism}), data=frame()
-    ).record
+    given = EXPERIMENT.sections() | {"mechanism": {"name": "pifl", "settle": "tokens"}}
+    record = hanse.run(hanse.Experiment(**given), data=frame()).record
     assert (record.path, record.verified, find_alone(record)) == (None, None, None)
     assert "books_broken" not in {note.code for note in hanse.facts(record).notes}
 
@@ -98,9 +96,7 @@ def test_neighbours_that_nobody_may_read_are_passed_over() -> None:
 def test_a_command_that_plays_what_names_modules_says_trust(tmp_path: Path) -> None:
     source = {"name": f"{__name__}:frame", "target": "readmitted", "client_column": "hospital"}
     data = {"source": source, "client_test": 0.3}
-    hanse.run(
-        EXPERIMENT.model_copy(update={"data": hanse.Experiment(data=data, mechanism="fedavg").data}), out=tmp_path
-    )
+    hanse.run(hanse.Experiment(**EXPERIMENT.sections() | {"mechanism": "fedavg", "data": data}), out=tmp_path)
     assert "--all --train-alone --trust`" in answers_of(tmp_path).next.said
     before = statement(tmp_path, 0)
     assert before.next.fields["command"] == "--train-alone --trust"
@@ -111,9 +107,8 @@ def test_alone_facts_statement_and_report_agree(played: hanse.Run) -> None:
     python = f"hanse.load('{played.path}').alone(data=...)"
     with pytest.raises(hanse.UserError) as refused:  # the command line has no object of this process
         train_alone(played.path)
-    assert refused.value.lines == (
-        f"--train-alone: {played.path}: data or model were objects in Python, which can also play this: {python}",
-    )
+    [line] = refused.value.lines
+    assert line.endswith(f": {python}")
     before = statement(played.path, 0)
     assert (before.next.code, before.next.fields["command"]) == ("compare_with_alone", python)
     assert before.fit.why.fields["command"] == python

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import metric, seat, write_run
+from reports_cases import rated_run
 
 from hanse.reports.contributions import SURE, Standings, contribution
 from hanse.reports.facts import facts
@@ -20,16 +20,6 @@ def compared(totals: list[float], sampling: list[float], without: object = None)
     n = len(totals)
     blocks = np.zeros((n, 0)) if without is None else np.array(without, float)
     return Standings(np.arange(n), np.array(totals), np.array(sampling), blocks)
-
-
-def sampled_run(path: Path, values: list[float], errors: list[float]) -> Path:
-    """Two rounds; a client's value is the same in both, with this standard error in each."""
-    seats = [
-        seat(r, c, v / 2, value_error=e / 2**0.5)
-        for r in range(2)
-        for c, (v, e) in enumerate(zip(values, errors, strict=True))
-    ]
-    return write_run(path, [metric(0), metric(1)], seats)
 
 
 def group(*paths: Path) -> SeedGroup:
@@ -81,8 +71,8 @@ def test_equal_sums_are_tied_though_their_errors_are_zero() -> None:
 def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
     paths = []
     for i, (value, error) in enumerate(((1.0, 0.3), (3.0, 0.4))):
-        path = sampled_run(tmp_path / f"s{i}", [value, 2 * value], [error, error])
-        config = (path / "config.toml").read_text().replace("rounds = 4\nseed = 0", f"rounds = 4\nseed = {i}")
+        path = rated_run(tmp_path / f"s{i}", [0.5] * 2, worth=[value, 2 * value], error=[error] * 2)
+        config = (path / "config.toml").read_text().replace("rounds = 2\nseed = 0", f"rounds = 2\nseed = {i}")
         (path / "config.toml").write_text(config)
         for r in range(2):
             blocks = np.array([[value, value + 1, value + 2], [0.0, 0.0, 0.0]])
@@ -96,14 +86,14 @@ def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
 
 
 def test_a_statement_says_which_places_the_client_may_have(tmp_path: Path) -> None:
-    path = sampled_run(tmp_path / "a", [9.0, 5.0, 4.9, 4.8, 1.0, -3.0], [0.2, 0.2, 0.2, 0.2, 0.2, 0.2])
+    path = rated_run(tmp_path / "a", [0.5] * 6, worth=[9.0, 5.0, 4.9, 4.8, 1.0, -3.0], error=[0.2] * 6)
     mine = facts(path).clients
     ends = [(1, 1, 1), (2, 2, 4), (3, 2, 4), (4, 2, 4), (5, 5, 5), (6, 6, 6)]
     assert [(m.place, m.place_low, m.place_high) for m in mine] == ends
     assert ["perhaps 2 to 4" in made.short["Its contribution"] for made in statements(load_run(path), range(6))] == [
         low != high for _, low, high in ends
     ]
-    everybody = facts(sampled_run(tmp_path / "b", [3.0, 2.0, 1.0], [5.0] * 3)).clients[1]
+    everybody = facts(rated_run(tmp_path / "b", [0.5] * 3, worth=[3.0, 2.0, 1.0], error=[5.0] * 3)).clients[1]
     assert (everybody.place_low, everybody.place_high) == (1, 3)
 
 
@@ -111,7 +101,7 @@ def test_a_statement_says_which_places_the_client_may_have(tmp_path: Path) -> No
 
 
 def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
-    path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
+    path = rated_run(tmp_path / "a", [0.5] * 3, worth=[3.0, 1.0, -2.0], error=[0.3, 0.4, 0.1])
     half = np.array([3.0, 1.0, -2.0]) / 2
     blocks = half[:, None] + np.array([[0.1], [0.0], [0.0]]) * np.where(np.arange(20) % 2, 1.0, -1.0)
     for r in range(2):

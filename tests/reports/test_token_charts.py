@@ -23,20 +23,13 @@ def figures(cell: str) -> list[float]:
     return [float(one) for one in cell.split(" ± ")]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokens") / "run"
+def test_what_cheats_earn_and_lose_is_what_the_books_say(tmp_path: Path) -> None:
+    """To the unit, and with the settlement after the last round, which stands at the last round played."""
     data = {"partition": {"name": "mixture", "mix": "10:90"}, "client_test": 0.2, "client_validation": 0.1}
     sections = {"data": data, "train": {"lr": 0.1}, "engine": {"train": "stacked"}, "run": {"seed": 2}}
     mechanism, riders = {"name": "pifl", "by_contribution": 3, "at_random": 1}, {"free_rider": {"fraction": 0.25}}
-    hanse.run(digits(mechanism, 12, 5, **sections, behaviour=riders), out=path)
-    return path
-
-
-def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
-    """To the unit, and with the settlement after the last round, which stands at the last round played."""
-    run = load_run(folder)
-    ledger = open_ledger(folder)
+    hanse.run(digits(mechanism, 12, 5, **sections, behaviour=riders), out=tmp_path / "run")
+    run, ledger = load_run(tmp_path / "run"), open_ledger(tmp_path / "run")
     assert [record.round for record in ledger.history()][-1] == 5
     units = np.array([ledger.as_book().balance(client(c)) + ledger.as_book().balance(escrow(c)) for c in range(12)])
     groups = group_runs([run])

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from commands import invoke
 from experiments import digits
-from mistaken import mistakes
 from reports_cases import metric, seat, write_run
 
 import hanse
 from hanse.core.entry import TOKEN, Transaction, client, pool
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
-from hanse.core.port import Reply, Request, Trained
+from hanse.core.port import Reply, Request
 from hanse.core.telling import (
-    ABOUT,
     About,
     BeforeJoining,
     Conduct,
@@ -27,10 +25,9 @@ from hanse.core.telling import (
     Telling,
     Terms,
     describe,
-    read_about,
     write_about,
 )
-from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, Liar, Me, Noisy, OfSome
+from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, Liar, Me, Noisy, OfSome, with_updates
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
 from hanse.reports.groups import group_runs, honest_of
@@ -82,11 +79,8 @@ class Sleeper(OfSome):
     """Sends a model of zeros: a behaviour that nothing in hanse knows."""
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        if me.id not in self.clients:
-            return reply
-        return replace(
-            reply, results=tuple(replace(r, row=r.row * 0) if isinstance(r, Trained) else r for r in reply.results)
-        )
+        nothing = with_updates(request, reply, lambda task, one: replace(one, row=one.row * 0))
+        return nothing if me.id in self.clients else reply
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         return Conduct("sleepers", "Sleepers send zeros <b>all night</b>.", self.those(num_clients), cheats=True)
@@ -105,9 +99,7 @@ EXPERIMENT = digits(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("told") / "run"
-    hanse.run(EXPERIMENT, out=path)
-    return path
+    return hanse.run(EXPERIMENT, out=tmp_path_factory.mktemp("told") / "run").path
 
 
 # ---- a rule and a behaviour of somebody's own
@@ -127,9 +119,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     page = (folder / "statements" / "client-4.html").read_text()
     assert "It pays 2 tokens at the bridge whenever it trains." in page
-    assert (
-        "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
-    )
+    assert "this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
     if statement(folder, 4).money.lines[1:]:
         assert "tolls at the bridge" in page
     other = statement(folder, 0)  # nobody is told what others do
@@ -193,26 +183,7 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
     assert plotted(group, Plot("T", "nothing/*"), "s", "k") is None
 
 
-# ---- what is wrong is refused
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("[]", "About"),
-        ('{"parts": [{"slot": 5, "name": "x", "telling": {}}]}', "parts.0.slot: 5"),
-        ('{"parts": [{"slot": "s", "name": "x", "telling": {"report": ["a"]}}]}', "parts.0.telling.report"),
-        ('{"conducts": [{"clients": ["0"]}]}', "conducts.0.clients.0: '0'"),
-        ('{"conducts": [{"cheats": 1}]}', "conducts.0.cheats: 1"),
-        ("{" * 10_000, "JSON"),
-    ],
-)
-def test_what_a_stranger_wrote_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
-    (tmp_path / ABOUT).write_text(text)
-    (line,) = mistakes(read_about, tmp_path)
-    assert line.startswith(f"{tmp_path / ABOUT}: ")
-    assert field in line
-    assert len(line) < 400 + len(str(tmp_path))
+# ---- words of strangers
 
 
 @pytest.mark.usefixtures("undrawn")

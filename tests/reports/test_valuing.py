@@ -11,8 +11,7 @@ from mistaken import mistakes
 import hanse
 from hanse.games import shapley
 
-RNG = np.random.default_rng(3)
-ROWS = RNG.normal(size=(7, 5))
+ROWS = np.random.default_rng(3).normal(size=(7, 5))
 TARGET = ROWS[:3].mean(0)
 WEIGHTS = np.array([1.0, 2.0, 3.0, 1.0, 0.5, 1.0, 2.0])
 
@@ -52,9 +51,6 @@ def test_estimates(method: Any) -> None:
 
 def test_a_game_that_adds_up() -> None:
     """v(S) = the sum over members of a_i q_i / q(S) is no sum; a game linear in the average of one update is."""
-    found = hanse.value([np.array([3.0])], lambda model: float(model[0]))
-    assert found.values.tolist() == [3.0]
-    assert (found.all_together, found.nothing) == (3.0, 0.0)
     # two updates a and b, equal weights: v(a) = a, v(b) = b, v(ab) = (a + b) / 2; Shapley of a: (a + (a - b) / 2) / 2
     found = hanse.value([np.array([4.0]), np.array([1.0])], lambda model: float(model[0]))
     np.testing.assert_allclose(found.values, [(4 + 1.5) / 2, (1 - 1.5) / 2])
@@ -107,7 +103,6 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
 
 TWO, SLOPE = [np.ones(2), np.zeros(2)], {"start": np.zeros(2), "gradient": np.negative}
 REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line begins
-    ({"updates": []}, "updates: the list is empty"),
     ({"updates": ROWS[0]}, "updates: one array of shape (5,): must be [n, P]"),
     ({"updates": {"a": ROWS[0], "b": ROWS}}, "updates['b']: has shape (7, 5): must be (5,), as updates['a'] has"),
     ({"updates": {1: ROWS[0], "1": ROWS[1]}}, "updates: two are called '1'"),
@@ -115,17 +110,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"updates": [*as_states(ROWS)[:2], {"weight": torch.eye(2)}]}, "updates[2]: has other entries than updates[0]"),
     ({"updates": [torch.nn.Linear(1, 1)]}, "updates[0]: is a module: give its state_dict()"),
     ({"weights": [1.0]}, "weights: of shape (1,): must be 7 numbers"),
-    ({"weights": ["1"] * 7}, "weights: ['1', '1', '1', '1', '1', '1', '1']: must be 7 numbers"),
     ({"weights": [1.0] * 6 + [-1.0]}, "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
     ({"updates": np.zeros((21, 2)), "evaluate": lambda model: 0.0, "method": "exact"}, "method = 'exact': n is 21"),
     ({"evaluate": lambda model: float("nan")}, "evaluate: returned nan for the average of updates "),
     ({"evaluate": lambda model: None}, "evaluate: returned None for the average of updates "),
     ({"start": 10**400}, "start: 1000"),
     ({"budget": 50, "method": "exact"}, "budget: 50: has no effect"),
-    ({"permutations": 50}, "permutations: 50: has no effect"),
     ({"budget": 3}, "method = 'mixture': budget is 3; allowed: at least 16"),
     ({"start": np.zeros(4)}, "start: has shape (4,): must be (5,)"),
-    ({"game": "increments"}, "game: 'increments': must be 'average' or 'increment'"),
     ({"game": np.array(["average", "increment"])}, "game: array("),
     ({"game": "increment"}, "start: game = 'increment' needs the model before"),
     ({"updates": TWO, **SLOPE, "game": "increment"}, "game: 'increment': must be"),
@@ -254,13 +246,11 @@ def test_arrays_of_another_library_are_taken_as_numpys(form: Callable[..., Any])
         return -float(np.square(flat(model) - 1).sum())
 
     want = hanse.value(list(rows), worth, start=before, gradient=lambda w: -2 * (w - 1))
-    found = hanse.value(
-        [form(row) for row in rows], worth, start=form(before), gradient=lambda m: form(-2 * (flat(m) - 1))
-    )
+    game: dict[str, Any] = {"start": form(before), "gradient": lambda m: form(-2 * (flat(m) - 1))}
+    found = hanse.value([form(row) for row in rows], worth, **game)
     np.testing.assert_allclose(found.values, want.values, rtol=1e-6)
     if form is Foreign:
-        whole = hanse.value(Foreign(rows), worth, start=form(before), gradient=lambda m: form(-2 * (flat(m) - 1)))
-        np.testing.assert_allclose(whole.values, want.values, rtol=1e-6)
+        np.testing.assert_allclose(hanse.value(Foreign(rows), worth, **game).values, want.values, rtol=1e-6)
 
 
 # ---- the increment game

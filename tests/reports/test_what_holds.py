@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from commands import invoke
 from experiments import digits, market
-from forging import history_of, rerecorded, rewritten
+from forging import altered, history_of, rerecorded, rewritten
 
 import hanse
 from hanse.base.wings import absent
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.runs.replay import Examined, wrong_books
-from hanse.runs.run_record import load_run
+from hanse.runs.round_record import round_file
 
 Change = Callable[[Path], None]
 
@@ -53,10 +53,9 @@ def arrays(**functions: Callable[[Any], Any]) -> Change:
     """Replace arrays of round 1 by functions of themselves."""
 
     def change(folder: Path) -> None:
-        file = folder / "rounds" / "00001.npz"
-        with np.load(file) as record:
-            kept = {name: record[name] for name in record}
-        np.savez(file, **{**kept, **{name: function(kept[name]) for name, function in functions.items()}})
+        with np.load(round_file(folder, 1)) as record:
+            found = {name: function(record[name]) for name, function in functions.items()}
+        altered(folder, 1, **found)
 
     return change
 
@@ -114,12 +113,6 @@ def moved(kind: str, to: int, of: int) -> Change:
     return change
 
 
-def later(folder: Path) -> None:
-    """Append one more stake behind the run's last payment."""
-    history = history_of(folder)
-    rewritten(folder, [*history, (3, history[-2][1])])
-
-
 def stolen(folder: Path) -> None:
     """Name two accounts once more, before the true postings of a market's transaction, in all that the operator has."""
     history = history_of(folder)
@@ -138,37 +131,21 @@ def unhashed(folder: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def without_line(place: int) -> Change:
+def without_line(folder: Path) -> None:
     """Lose one round's line of the metrics; its file is still there."""
-
-    def change(folder: Path) -> None:
-        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-        del lines[place]
-        (folder / "metrics.jsonl").write_text("".join(lines))
-
-    return change
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:1] + lines[2:]))
 
 
-def other_rules(**changed: Any) -> Change:
-    """Write other rules into the records of all rounds than the settings have, and their hashes into the metrics."""
-
-    def change(folder: Path) -> None:
-        for number in range(3):
-            rerecorded(folder, number, **{f"market_{name}": np.array(value) for name, value in changed.items()})
-
-    return change
+def other_costs(folder: Path) -> None:
+    """Write other costs into the records of all rounds than the settings have, and their hashes into the metrics."""
+    for number in range(3):
+        rerecorded(folder, number, market_true_cost=np.ones(5))
 
 
 MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("records", "skip", unhashed),
-    ("by value", "valued", moved("stake", 0, 2)),
-    (
-        "by value",
-        "valued",
-        lambda folder: rerecorded(folder, 1, value=np.arange(len(load_run(folder).arrays(1)["value"]))),
-    ),
-    ("by value", "valued", later),
-    ("records", "skip", without_line(1)),
+    ("records", "skip", without_line),
     ("conservation", "skip", lambda folder: (folder / "ledger.json").unlink()),
     ("grants and kinds", "skip", lambda folder: (folder / "config.toml").write_text("")),
     ("graph", "skip", toggled(0)),
@@ -181,7 +158,7 @@ WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes i
     "delivery": ("skip", arrays(withheld=lambda w: np.append(w, 7))),
     "conservation": ("skip", posted),
     "bills": ("skip", stolen),
-    "settled again": ("skip", other_rules(true_cost=np.ones(5))),
+    "settled again": ("skip", other_costs),
     "models": ("median", hashed),
     "records": ("skip", lambda folder: (folder / "rounds" / "00001.npz").unlink()),
     "grants and kinds": ("skip", second_grant),
@@ -260,9 +237,8 @@ def test_models_that_could_not_be_compared_are_no_check(runs: dict[str, Path], t
     np.savez(file, **{**kept, "W_row": np.array([0]), "W_column": np.array([0]), "W_weight": np.array([1.0])})
     audit = audit_run(copy)
     assert by_name(audit) == {"records": False}
-    assert [fact.said for fact in audit.facts] == [
-        "1 were recorded by their hashes, and the last checkpoint has none of them: none could be compared"
-    ]
+    [fact] = audit.facts
+    assert fact.said.startswith("1 were recorded by their hashes, and the last checkpoint has none of them")
 
 
 @pytest.mark.parametrize("gone", [("ledger.json",), ("ledger.json", "transactions.jsonl", "transactions.heads")])

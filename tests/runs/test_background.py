@@ -26,16 +26,14 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.rundir import RunDir
-from tests.runs.test_machine_failures import HERE, assert_same, experiment
+from tests.runs.test_machine_failures import ROUNDS, assert_same, experiment
 
-ROUNDS = 5
+HERE = Path(__file__).parents[1]  # where paying.py is
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    hanse.run(experiment(), out=folder)
-    return folder
+    return hanse.run(experiment(), out=tmp_path_factory.mktemp("whole") / "run").path
 
 
 class Heard:
@@ -102,9 +100,7 @@ def test_a_long_round_is_told_before_the_next_begins(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(play, "attempt", played)
     monkeypatch.setattr(play, "LONG_S", 0.0)
-    hanse.run(
-        experiment(rounds=2), out=tmp_path / "run", observers=[Heard(lambda round: order.append(f"tell {round}"))]
-    )
+    hanse.run(experiment(rounds=2), out=tmp_path / "run", observers=[Heard(lambda n: order.append(f"tell {n}"))])
     assert order == ["play 0", "tell 0", "play 1", "tell 1"]
 
 
@@ -265,7 +261,7 @@ def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(
     draw = random.Random(seed)
     for number in range(moments):
         out, heard = tmp_path / f"full{number}", Heard()
-        full = r"disk full: No space left on device; \d rounds? of the run (is|are) kept"
+        full = r"disk full: No space left on device; \d rounds? of the run (is|are) kept; free some space, then 'hanse"
         with pytest.raises(MachineError, match=full) as said:
             play_until_full(draw.randrange(1, total), out, heard)
         assert len(said.value.lines) == 1

@@ -15,8 +15,6 @@ from hanse.reports.words import said
 from hanse.runs.chance import Guess, doubts
 from hanse.runs.run_record import load_run
 
-TEN = Guess(samples=250, most=0.1, entropy=math.log(10))
-
 
 def samples(*labels: int) -> Samples:
     return Samples(torch.zeros(len(labels), 1), torch.tensor(labels))
@@ -43,7 +41,7 @@ def test_a_guess_is_the_most_common_class_and_the_entropy_of_the_shares() -> Non
 def test_a_model_is_better_by_accuracy_beyond_noise_or_by_what_its_loss_explains(
     accuracy: float, loss: float | None, beaten: bool
 ) -> None:
-    assert TEN.beaten(accuracy, loss) is beaten
+    assert Guess(samples=250, most=0.1, entropy=math.log(10)).beaten(accuracy, loss) is beaten
 
 
 @pytest.mark.parametrize(
@@ -55,8 +53,7 @@ def test_a_model_is_better_by_accuracy_beyond_noise_or_by_what_its_loss_explains
 )  # fmt: skip
 def test_a_run_of_rare_classes_is_judged_by_its_main_metric(main: str, figure: float, doubted: bool) -> None:
     rare = Guess(samples=1000, most=0.95, entropy=0.2)
-    line = {"test/accuracy": 0.8, "test/loss": 0.5, f"test/{main}": figure, f"test/{main}_error": 0.02}
-    line["test/accuracy"] = 0.8
+    line = {"test/loss": 0.5, f"test/{main}": figure, f"test/{main}_error": 0.02, "test/accuracy": 0.8}
     found = doubts([line], rare, main=main, trained={"name": "bce", "weights": "balanced"})
     assert [code for code, _ in found] == ["chance_level"] * doubted
     assert all("balanced_accuracy" in said(code, **fields) for code, fields in found)

@@ -14,9 +14,7 @@ from mistaken import mistakes
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import defaults
-from hanse.mechanisms.registry import MECHANISMS, PARTS, build_mechanism
-from hanse.mechanisms.select import Greedy
-from hanse.mechanisms.value import GTG
+from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.runs import guards
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
@@ -40,8 +38,6 @@ def lines_of(**sections: Any) -> list[str]:
     ("mechanism", "more"),
     [
         ({"name": "fedavg", "train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}}, {}),
-        ({"name": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}}, {}),
-        ({"name": "ipfl", "settle": {"pricing": "posted"}, "train": {"mu": 0.25}}, {}),
         ({"name": "ipfl", "eta": 7.0, "settle": {"pricing": "posted", "flat": 0.25}}, {}),
         ({"name": "ifca", "deploy": {"name": "ifca", "clusters": 3}}, {}),
         ({"name": "greedyfed", "clients_per_round": 3, "weigh": {"name": "uniform"}},
@@ -90,18 +86,13 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
         ({"mechanism": {"name": "gredyfed"}}, "mechanism.name: 'gredyfed': no such name; did you mean 'greedyfed'?"),
         ({"mechanism": {"name": "nowhere:thing"}}, "mechanism.name: 'nowhere:thing': "),
         ({"mechanism": {"name": "math:thing"}}, "mechanism.name: 'math:thing': "),
-        ({"mechanism": {"name": "fedavg", "wiegh": "uniform"}}, "mechanism.wiegh: "),
         ({"mechanism": {"name": "fedavg", "weigh": 3}}, "mechanism.weigh: 3: "),
-        ({"mechanism": "fedavg", "model": "lenett"}, "model.name: 'lenett': no such name; did you mean 'lenet'?"),
+        ({"mechanism": {"name": "fedavg", "value": {"utility": "loss"}}}, "mechanism.value: {'utility': 'loss'}: must"),
         ({"mechanism": "fedavg", "eval": {"clients": "some"}}, "eval.clients: 'some': "),
         ({"mechanism": "fedavg", "clients": {"policy": 3}}, "clients.policy: 3: "),
         ({"mechanism": "fedavg", "eval": {"metrics": ["auc", 3]}}, "eval.metrics.1: 3: "),
-        ({"mechanism": {"name": "greedyfed", "averaging": "x"}}, "mechanism.averaging: 'x': "),
         ({"mechanism": {"name": "fedavg", "weigh": {"name": "gtflat", "start": "random"}}}, "mechanism.weigh.start: "),
         ({"mechanism": "fedavg", "train": {"lr": float("nan")}}, "train.lr"),
-        ({"mechanism": "fedavg", "engine": {"threads": 10**9}}, "engine.threads: "),
-        ({"mechanism": "fedavg", "engine": {"workers": 10**9}}, "engine.workers: "),
-        ({"mechanism": "fedavg", "data": {"clients": 10**9}}, "data.clients: 1000000000: "),
         ({"mechanism": {"name": "fedprox", "mu": 1e300}}, "mechanism.mu: "),
         ({"mechanism": {"name": "ucb", "beta": float("inf")}}, "mechanism.beta: inf: "),
     ],
@@ -109,16 +100,6 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
 def test_a_mistake_is_one_line_that_names_the_field_and_the_value(sections: dict[str, Any], line: str) -> None:
     [found] = lines_of(**sections)
     assert found.startswith(line)
-
-
-def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
-    found = build_mechanism({"name": "greedyfed", "clients_per_round": 4, "value": {"utility": "balanced"}})
-    assert found.value == GTG(utility="balanced")
-    assert found.select == Greedy(4)
-    [line] = lines_of(mechanism={"name": "greedyfed", "value": {"utilty": "loss"}})
-    assert line == "mechanism.value.utilty: no such key; did you mean 'utility'?"
-    [line] = lines_of(mechanism={"name": "fedavg", "value": {"utility": "loss"}})
-    assert line.startswith("mechanism.value: {'utility': 'loss'}: must be a name")
 
 
 def test_toml_writes_what_tomllib_reads() -> None:
@@ -131,9 +112,7 @@ def test_toml_writes_what_tomllib_reads() -> None:
 
 
 def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:
-    experiment = Experiment(
-        data={"clients": 5}, mechanism={"name": "fedavg"}, behaviour={"attacker": {"clients": [1, 99]}}
-    )
+    experiment = Experiment(data={"clients": 5}, mechanism="fedavg", behaviour={"attacker": {"clients": [1, 99]}})
     with pytest.raises(UserError, match=r"attacker\.clients: 99"):
         build(experiment)
 

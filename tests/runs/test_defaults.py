@@ -1,7 +1,5 @@
 """An experiment that names a source and a mechanism, and nothing else, learns."""
 
-from typing import Any
-
 import pytest
 from rotation import rotating
 
@@ -9,10 +7,6 @@ import hanse
 from hanse.data import build
 from hanse.data.partitions import Dirichlet
 from hanse.runs.chance import Guess
-
-
-def default(source: str, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(data={"source": source, "download": False}, mechanism=mechanism, **more)
 
 
 def reached(experiment: hanse.Experiment) -> tuple[float, Guess]:
@@ -35,7 +29,7 @@ SOURCES = [("mnist", 0.9), ("cifar10", 0.3), ("fashion_mnist", 0.8), ("shakespea
 def test_a_source_by_fedavg(case: tuple[str, float]) -> None:
     source, least = case
     try:
-        accuracy, guess = reached(default(source))
+        accuracy, guess = reached(hanse.Experiment(data={"source": source, "download": False}, mechanism="fedavg"))
     except hanse.UserError as wrong:
         if "not found" in str(wrong) or "hanse[tables]" in str(wrong):
             pytest.skip(str(wrong))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import hanse
-from hanse.core.entry import MINT, TOKEN, Transaction, part_of
+from hanse.core.entry import MINT, TOKEN, grant, part_of
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.replay import against_rules, wrong_books
@@ -57,10 +57,7 @@ def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(vested:
     ("forged", "said"), [([10, 11], "10 tokens"), ([80], "10 tokens"), ([10] * 9, "opened before")]
 )
 def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, vested: hanse.Run) -> None:
-    history = [
-        (r, Transaction("grant/0", "grant", ((MINT, -u * TOKEN), ("client/0", u * TOKEN))))
-        for r, u in enumerate(forged)
-    ]
+    history = [(r, grant(0, u * TOKEN)) for r, u in enumerate(forged)]
     assert said in against_rules(vested.path, history, frozenset())
 
 

@@ -58,8 +58,7 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
             rows.append(layout.flatten(module))
             sizes.append(float(len(index)))
             kept[c], last[c] = rows[-1][cut:].clone(), t
-        weights = torch.tensor(sizes) / sum(sizes)
-        shared = weights @ torch.stack(rows)
+        shared = (torch.tensor(sizes) / sum(sizes)) @ torch.stack(rows)
         assert torch.allclose(played.state.table.rows[0][:cut], shared[:cut], atol=1e-5)
         assert torch.allclose(played.state.history.statistics, torch.stack([kept[c] for c in range(6)]), atol=1e-5)
     right = 0

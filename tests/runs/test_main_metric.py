@@ -23,13 +23,12 @@ from hanse.runs.run_record import load_run
 from hanse.runs.setup import build
 
 HERE = f"{__name__}:"
-SIZES = (400, 900, 900, 900)
 
 
 def wards(**_: Any) -> Dataset:
     """Four hospitals with one disease: the first is small and has few cases, half of the others' patients are ill."""
     draw = np.random.default_rng(3)
-    who = np.repeat(np.arange(4), SIZES)
+    who = np.repeat(np.arange(4), (400, 900, 900, 900))
     y = (draw.random(len(who)) < np.where(who == 0, 0.15, 0.5)).astype(np.int64)
     x = draw.standard_normal((len(who), 20)) + 0.35 * y[:, None] * np.linspace(-1, 1.5, 20)
     samples = Samples(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
@@ -63,14 +62,6 @@ def experiment(**sections: Any) -> hanse.Experiment:
     return digits("fedavg", 4, 4, **over(given, sections))
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wards") / "joined"
-    hanse.run(experiment(), out=folder)
-    train_alone(folder)
-    return folder
-
-
 def own_auc(folder: Path, client: int) -> tuple[float, float]:
     """Return a client's AUC and accuracy on its own test share, by scikit-learn on the model that it holds."""
     result = hanse.resume(folder)
@@ -81,7 +72,9 @@ def own_auc(folder: Path, client: int) -> tuple[float, float]:
     return float(sk.roc_auc_score(y, outputs)), float(((outputs > 0.5) == y).mean())
 
 
-def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: Path) -> None:
+def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(tmp_path: Path) -> None:
+    played = hanse.run(experiment(), out=tmp_path / "joined").path
+    train_alone(played)
     found = statement(played, 0)
     joined, alone = own_auc(played, 0), own_auc(played / "alone", 0)
     main = found.fit
@@ -122,12 +115,9 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     ("sections", "line"),
     [
         ({"data": {"source": HERE + "well"}}, r"'auc'.*25 test"),
-        ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
         ({"eval": {"metrics": [HERE + "failing"]}}, "'failing'"),
-        ({"train": {"loss": "mae"}}, r"train.loss: 'mae'.*2 classes"),
         ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, "one for each sample"),
         ({"model": {"name": HERE + "one"}}, r"train.loss.*'bce'"),
-        ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac'"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},
           "data": {"validation": 0.2, "source": HERE + "mixed"}},
          "mechanism.value.utility: 'r2'"),

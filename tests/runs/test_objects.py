@@ -114,8 +114,7 @@ def test_a_module_of_another_type_trains_tests_and_comes_back_as_float32(loop: s
             given = experiment(1, train={"lr": 0.1, "loop": loop}, engine={"train": engine})
             run, same = (hanse.run(given, data=frame(), model=one) for one in (net, copy.deepcopy(net).float()))
             assert torch.equal(run.table.rows, same.table.rows)
-            held = torch.cat([p.flatten() for p in run.model(0).parameters()])
-            assert torch.equal(held, run.table.rows[0])
+            assert torch.equal(torch.cat([p.flatten() for p in run.model(0).parameters()]), run.table.rows[0])
         assert {p.dtype for p in net.parameters()} == {kind}
     [line] = mistakes(hanse.run, experiment(), data=frame(), model=Cast(2, 2, dtype=torch.float64))
     assert "float32" in line
@@ -129,10 +128,7 @@ def test_several_inputs_train_and_test_as_the_same_network_of_one(mechanism: str
         mechanism={"name": mechanism}, data={"client_test": 0.2}, train={"lr": 0.2}, run={"rounds": 2},
         engine={"train": "sequential", "threads": 1},
     )  # fmt: skip
-    ours, theirs = (
-        hanse.run(given, data=(x, y, who), model=Two()),
-        hanse.run(given, data=(packed, y, who), model=Packed()),
-    )
+    ours, theirs = (hanse.run(given, data=(one, y, who), model=net) for one, net in ((x, Two()), (packed, Packed())))
     assert torch.equal(ours.table.rows, theirs.table.rows)
     assert ours.metrics[-1]["client/test_accuracy"] == theirs.metrics[-1]["client/test_accuracy"]
     assert isinstance(ours.model(1), Two)

@@ -82,8 +82,7 @@ def test_the_penalty_is_half_mu_times_the_squared_distance_plus_the_tilt() -> No
     job = SeatJob(torch.arange(4), row, (0, 0, 0, 0), centre, 0.5, tilt)
     model = net()
     found = Penalty.of(job, problem, CPU)(model)
-    expected = 0.25 * float((row - 0.3).square().sum()) + float(row @ tilt)
-    assert found.item() == pytest.approx(expected, rel=1e-5)
+    assert found.item() == pytest.approx(0.25 * float((row - 0.3).square().sum()) + float(row @ tilt), rel=1e-5)
     found.backward()
     slope = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
     torch.testing.assert_close(slope, 0.5 * (row - 0.3) + tilt)
@@ -147,10 +146,6 @@ def test_metrics_steps_and_samples_are_recorded() -> None:
     assert [row["weight"] for row in run.clients] == pytest.approx([0.2] * 5)
 
 
-def raising(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
-    model(torch.zeros(1, 5))
-
-
 def shorter(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
     del model[2]  # type: ignore[attr-defined]
 
@@ -167,7 +162,7 @@ def returning(value: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("fit", "reason"),
     [
-        (raising, "raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x5 and 6x5)"),
+        (lambda model, data, round: model(torch.zeros(1, 5)), "raised RuntimeError: mat1 and mat2 shapes cannot be mu"),
         (shorter, "left a model without '2.weight': must keep the parameters that it was given"),
         (diverged, "left NaN or infinite numbers in the model"),
         (returning({"loss": math.nan}), "returned metrics.loss: nan"),
@@ -226,11 +221,7 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (3, {}, "train.loop: 3: "),
         (nn.Linear, {}, "train.loop: 'Linear': "),
         (lambda model, data: None, {}, "train.loop: '<lambda>': takes (model, data); "),
-        (
-            "user_loops:fit",
-            {"mechanism": "fedprox"},
-            "train.loop: 'user_loops:fit': mechanism.train: 'proximal' needs ",
-        ),
+        ("user_loops:fit", {"mechanism": "fedprox"}, "train.loop: 'user_loops:fit': mechanism.train: 'proximal'"),
         ("user_loops:pulled", {"mechanism": "fedgen"}, "train.loop: 'user_loops:pulled': "),
         ("user_loops:fit", {"mechanism": "oort"}, "mechanism.select: 'oort'"),
         ("user_loops:fit", {"train": {"order": "by_class"}}, "train.order: 'by_class': "),

@@ -1,6 +1,5 @@
 """A run read from its directory: what it was, its models as plain modules, and nothing imported unless trusted."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -12,11 +11,10 @@ from torch import nn
 
 import hanse
 from hanse.runs.rehearsal import small_experiment
+from tests.runs.test_objects import Two, two_inputs
 
 OWN = """
 from torch import nn
-import hanse.data
-imported = True
 
 def net(input_shape, num_classes, width=8):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Linear(width, num_classes))
@@ -44,6 +42,8 @@ def test_it_is_what_the_run_was(played: hanse.Run) -> None:
     assert (run.metrics, run.clients) == (played.metrics, played.clients)
     assert run.table.rows.equal(played.table.rows)
     assert run.home.tolist() == played.home.tolist()
+    own = run.table.rows[torch.as_tensor(run.table.owner >= 0)]  # what they hold, and do not start from
+    assert all(torch.equal(run.problem.layout.flatten(run.model(c)), own[c]) for c in range(4))
     assert all(same(run.model(c), played.model(c)) for c in range(4))
     assert {n: a.tolist() for n, a in run.tested.items()} == {n: a.tolist() for n, a in played.tested.items()}
     assert (run.interrupted, run.over, run.path) == (False, None, played.path)
@@ -79,53 +79,33 @@ def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run,
         hanse.load(folder, trust=True)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        '{"input_shape": [-1], "num_classes": 3}',
-        '{"input_shape": [8], "num_classes": 0}',
-        '{"input_shape": [1000000000000000000000000], "num_classes": 3}',
-        "[]",
-    ],
-)
-def test_a_damaged_shape(played: hanse.Run, tmp_path: Path, said: str) -> None:
+def test_a_damaged_shape(played: hanse.Run, tmp_path: Path) -> None:
+    """It is refused, and no memory is taken on its word."""
     folder = shutil.copytree(played.path, tmp_path / "run")
-    (folder / "shape.json").write_text(said)
-    with pytest.raises(hanse.UserError, match=r"shape.json: Shape"):
-        hanse.load(folder).model()
-
-
-def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) -> None:
-    folder = shutil.copytree(played.path, tmp_path / "run")
-    (folder / "shape.json").write_text(json.dumps({"input_shape": [10**14], "num_classes": 10}))
-    with pytest.raises(hanse.UserError, match=r"405 numbers.*'mlp'"):
-        hanse.load(folder).model()
+    for said, line in (
+        ('{"input_shape": [-1], "num_classes": 3}', r"shape\.json: Shape"),
+        ('{"input_shape": [8], "num_classes": 0}', r"shape\.json: Shape"),
+        (f'{{"input_shape": [{10**24}], "num_classes": 3}}', r"shape\.json: Shape"),
+        ("[]", r"shape\.json: Shape"),
+        (f'{{"input_shape": [{10**14}], "num_classes": 10}}', r"405 numbers.*'mlp'"),
+    ):
+        (folder / "shape.json").write_text(said)
+        with pytest.raises(hanse.UserError, match=line):
+            hanse.load(folder).model()
     (folder / "shape.json").unlink()
     with pytest.raises(hanse.UserError, match=r"shape\.json"):
         hanse.load(folder).model()
 
 
-def two_towers(input_shape: Any, num_classes: int) -> nn.Module:
-    class Towers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.vitals = nn.Linear(*input_shape["vitals"], num_classes)
-            self.labs = nn.Linear(*input_shape["labs"], num_classes)
-
-        def forward(self, vitals: torch.Tensor, labs: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.vitals(vitals) + self.labs(labs)
-            return out
-
-    return Towers()
+def towers(input_shape: Any, num_classes: int) -> nn.Module:
+    assert (input_shape, num_classes) == ({"vitals": (2,), "codes": (4,)}, 2)
+    return Two()
 
 
 def test_clients_have_the_names_of_their_data_and_a_model_of_several_inputs_is_made_anew(tmp_path: Path) -> None:
-    draw = torch.Generator().manual_seed(0)
-    inputs = {"vitals": torch.randn(90, 3, generator=draw), "labs": torch.randn(90, 2, generator=draw)}
-    given = hanse.Experiment(mechanism={"name": "local"}, run={"rounds": 1})
-    data = (inputs, torch.arange(90) % 2, ["Hope", "St Mary", "Hope"] * 30)
-    played = hanse.run(given, data=data, model=two_towers, out=tmp_path / "run")
-    run = hanse.load(tmp_path / "run", model=two_towers)
+    given, (x, y, _) = hanse.Experiment(mechanism={"name": "local"}, run={"rounds": 1}), two_inputs()
+    played = hanse.run(given, data=(x, y, ["Hope", "St Mary", "Hope"] * 40), model=towers, out=tmp_path / "run")
+    run = hanse.load(tmp_path / "run", model=towers)
     assert run.names == played.names == ("Hope", "St Mary")
     assert run.clients_to_pandas()["name"].tolist() == ["Hope", "St Mary"]
     assert same(run.model("St Mary"), played.model(1))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from commands import invoke
 from experiments import digits
-from forging import history_of, restamped, rewritten
+from forging import history_of, rerecorded, rewritten
 from watching import Watch
 
 import hanse
@@ -71,9 +71,7 @@ def given(folder: Path) -> Path | None:
 
 @pytest.fixture(scope="module")
 def by_value(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recompute") / "run"
-    hanse.run(experiment("by_value"), out=folder)
-    return folder
+    return hanse.run(experiment("by_value"), out=tmp_path_factory.mktemp("recompute") / "run").path
 
 
 @pytest.fixture
@@ -117,28 +115,17 @@ def test_a_changed_update_is_named_with_its_hash_or_without(copy: Path) -> None:
     assert recompute(copy, given(copy)).unlike == f"{said}is not the one of which the record has the hash"
 
 
-def lying(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Any], Any]) -> None:
-    """Let the operator's server report other values than it finds."""
-    true = rounds._Round.value
-
-    def value(now: Any) -> None:
-        true(now)
-        if now.view.round == 1:
-            now.view = replace(now.view, values=lie(now.view.values))
-
-    monkeypatch.setattr(rounds._Round, "value", value)
-
-
 def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its record, books and receipts agree with the lie: nothing else can find it."""
+    true = rounds._Round.value
 
-    def lie(values: Any) -> Any:
-        more = values.per_seat.copy()
-        more[2] += 0.01
-        return replace(values, per_seat=more)
+    def lying(now: Any) -> None:
+        true(now)
+        now.view = replace(now.view, values=replace(now.view.values, per_seat=now.view.values.per_seat.copy()))
+        now.view.values.per_seat[2] += 0.01 * (now.view.round == 1)
 
     with monkeypatch.context() as operator:
-        lying(operator, lie)
+        operator.setattr(rounds._Round, "value", lying)
         hanse.run(experiment("by_value"), out=tmp_path / "run")
     assert wrong_in(tmp_path / "run") is None
     assert invoke("ledger", "verify", tmp_path / "run").exit_code == 0
@@ -158,46 +145,28 @@ def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: 
     assert recompute(tmp_path / "run", given(tmp_path / "run")).unlike.startswith("round 0: 'table_hash'[0] is ")
 
 
-def changed(file: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
-    with np.load(file) as arrays:
-        kept = {name: arrays[name] for name in arrays}
-    change(kept)
-    np.savez(file, **kept)
-    return file
-
-
 def test_another_validation_set_is_named(copy: Path) -> None:
-    file = validation_file(copy)
-    whole = file.read_bytes()
-
-    def wrong(change: Callable[[dict[str, np.ndarray]], None]) -> str | None:
-        file.write_bytes(whole)
-        return recompute(copy, changed(file, change)).unlike
-
-    def one(kept: dict[str, np.ndarray]) -> None:
-        kept["x"].reshape(len(kept["x"]), -1)[7, 3] += 1
-
-    def label(kept: dict[str, np.ndarray]) -> None:
-        kept["y"][4] += 1
-
-    def missing(kept: dict[str, np.ndarray]) -> None:
-        kept |= {name: kept[name][:-1] for name in ("x", "y", "salts")}
-
-    def reordered(kept: dict[str, np.ndarray]) -> None:
-        for name in ("x", "y", "salts"):
-            kept[name][[2, 5]] = kept[name][[5, 2]]
-
-    count = len(Commitment.read(copy).samples)
+    file, count = validation_file(copy), len(Commitment.read(copy).samples)
+    with np.load(file) as kept:
+        whole = dict(kept)
+    x, y = whole["x"].copy(), whole["y"].copy()
+    x[7].flat[3] += 1
+    y[4] += 1
+    swapped = np.array([0, 1, 5, 3, 4, 2, *range(6, count)])
+    one_less, reordered = ({n: whole[n][at] for n in ("x", "y", "salts")} for at in (slice(-1), swapped))
     said = "is not the one that was committed to"
-    assert wrong(one) == f"{file}: sample 8 of {count} {said}"
-    assert wrong(label) == f"{file}: sample 5 of {count} {said}"
-    assert wrong(missing) == f"{file}: has {count - 1} samples; {count} were committed to"
-    assert wrong(reordered) == f"{file}: sample 3 of {count} {said}; it is number 6"
+    for other, why in (
+        ({"x": x}, f"sample 8 of {count} {said}"),
+        ({"y": y}, f"sample 5 of {count} {said}"),
+        (one_less, f"has {count - 1} samples; {count} were committed to"),
+        (reordered, f"sample 3 of {count} {said}; it is number 6"),
+    ):
+        np.savez(file, **{**whole, **other})
+        assert recompute(copy, file).unlike == f"{file}: {why}"
 
 
 def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
-    left = CommittedSet.read(validation_file(copy)).without([3]).without([1, 3])
-    left.write(validation_file(copy))
+    CommittedSet.read(validation_file(copy)).without([3]).without([1, 3]).write(validation_file(copy))
     found = CommittedSet.read(validation_file(copy))
     assert found.erased.tolist() == [1, 3]
     assert found.wrong(Commitment.read(copy).samples) == ""
@@ -222,8 +191,7 @@ def test_what_was_committed_to_cannot_be_changed_later(copy: Path) -> None:
 
 
 def test_an_array_that_was_changed_with_its_books_is_named(copy: Path) -> None:
-    changed(copy / "rounds" / "00001.npz", lambda kept: kept["value"].__setitem__(0, 1.0))
-    restamped(copy)
+    rerecorded(copy, 1, value=np.ones(5))
     assert recompute(copy, given(copy)).unlike.startswith("round 1: 'value'[0] is ")
 
 
@@ -277,8 +245,7 @@ def test_a_round_that_is_said_to_have_failed_pays_and_values_nobody(copy: Path) 
 
 
 def test_answers_that_were_not_asked_for_are_named() -> None:
-    kept = RoundAnswers([pack([]).header, pack(Reply(1, ())).header], [-1, 1], [([1], 1)], {})
-    federation = ReplayedAnswers(kept)
+    federation = ReplayedAnswers(RoundAnswers([pack([]).header, pack(Reply(1, ())).header], [-1, 1], [([1], 1)], {}))
     with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
         federation.exchange(Call(0, [Request(2, (Ask("bid"),))]))
     with pytest.raises(UnlikeError, match=r"clients \[1\] were asked, and should not be"):
@@ -329,6 +296,4 @@ def test_a_run_that_an_older_version_began_is_not_taken_for_edited(
     assert not edited_settings(tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("tokens = 100.0, ", ""))
-    assert wrong_books(tmp_path / "run") == (
-        "config.toml was edited: mechanism.settle.tokens is left out, and the rounds were played with 100.0"
-    )
+    assert "config.toml was edited: mechanism.settle.tokens is left out" in (wrong_books(tmp_path / "run") or "")

@@ -1,6 +1,5 @@
 """Whole runs from Python: other models, other data, other targets than the defaults."""
 
-import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from hanse.data import Dataset, Samples
 from hanse.mechanisms.baselines import fedavg
 from hanse.runs.rehearsal import small_experiment
 
-LINE = {"source": "of_the_user:linear_data", "partition": "iid", "clients": 5}
+LINE = {"source": f"{__name__}:linear_data", "partition": "iid", "clients": 5}
 
 
 def linear_data(**_: Any) -> Dataset:
@@ -25,11 +24,6 @@ def linear_data(**_: Any) -> Dataset:
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
     y = 2 * x[:, 0] - x[:, 1] + 1
     return Dataset("linear", Samples(x[:300], y[:300]), Samples(x[300:], y[300:]), None, (2,))
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "of_the_user", sys.modules[__name__])
 
 
 def test_regression_learns_a_line_and_reports_no_accuracy() -> None:
@@ -69,5 +63,5 @@ def test_a_rounds_updates_are_held_once_and_no_longer_than_the_round(monkeypatch
 
     monkeypatch.setattr("hanse.runs.arrivals.as_one", noting)
     OLD.clear()
-    hanse.run(small_experiment("of_the_user:unsorted", data=LINE), observers=[Watching()])
+    hanse.run(small_experiment(f"{__name__}:unsorted", data=LINE), observers=[Watching()])
     assert (len(OLD), copied) == (3, [False] * 3)  # the engine's rows themselves

@@ -46,8 +46,7 @@ def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
     assert np.allclose(run.tested["test_accuracy"], by_hand(run, [rows[int(at[0])] for at in own]))
     held = played({"name": name, **options}, "deployed")
     assert [a["train/loss"] for a in run.metrics] == [b["train/loss"] for b in held.metrics]  # nothing else changes
-    same = np.allclose(run.tested["test_accuracy"], held.tested["test_accuracy"])
-    assert same == (name not in ("fedavg", "cfl"))
+    assert np.allclose(run.tested["test_accuracy"], held.tested["test_accuracy"]) == (name not in ("fedavg", "cfl"))
 
 
 CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0,

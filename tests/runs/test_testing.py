@@ -28,13 +28,8 @@ N = 5
 
 
 def world(**sections: Any) -> Session:
-    return build(
-        small_experiment(
-            {"name": "fedavg", "clients_per_round": 3},
-            data={"clients": N, "partition": {"samples_per_client": 150}},
-            **sections,
-        )
-    )
+    data = {"clients": N, "partition": {"samples_per_client": 150}}
+    return build(small_experiment({"name": "fedavg", "clients_per_round": 3}, data=data, **sections))
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +92,8 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -
     away = {"dropout": {"rate": 1.0}, "leaver": {"clients": [0], "at": 0}, "liar": {"clients": [1], "size": 9.0}}
     rows = rows_of(here)
     tasks = [Request(c, (Test("t", rows[0]),)) for c in range(N)]
-    for one, other in zip(
-        here.federation.exchange(Call(1, tasks)),
-        world(behaviour=away).federation.exchange(Call(1, tasks)),
-        strict=True,
-    ):
+    both = (session.federation.exchange(Call(1, tasks)) for session in (here, world(behaviour=away)))
+    for one, other in zip(*both, strict=True):
         assert one == other
         assert (one.bytes_down, one.bytes_up, one.authorise) == (0, 0, None)
 
@@ -197,12 +189,6 @@ def of_ditto(rounds: int = 4, **sections: Any) -> hanse.Experiment:
     return small_experiment({"name": "ditto", "clients_per_round": 2}, **asked)
 
 
-def alike(a: hanse.Run, b: hanse.Run) -> None:
-    """Assert the same figures; how many models are multiplied at once may show in their last digits."""
-    for one, other in zip(untimed(a.metrics), untimed(b.metrics), strict=True):
-        assert one == pytest.approx(other, rel=1e-6)
-
-
 def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -219,7 +205,8 @@ def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all
     monkeypatch.setattr(loop, "still_known", lambda *_: None)
     every = hanse.run(of_ditto())
     assert len(asked) == 3
-    alike(some, every)
+    for one, other in zip(untimed(some.metrics), untimed(every.metrics), strict=True):
+        assert one == pytest.approx(other, rel=1e-6)  # how many models are multiplied at once may show
 
 
 def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ def test_a_tracker_of_ones_own_is_made_once_with_the_run_directory(
 ) -> None:
     heard: list[Any] = []
     tracker = SimpleNamespace(on_round=lambda metrics, played: heard.append(metrics["round"]))
-    own = SimpleNamespace(made=lambda folder: heard.append(folder) or tracker)
-    monkeypatch.setitem(sys.modules, "mine", own)
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(made=lambda folder: heard.append(folder) or tracker))
     small = {"data": {"clients": 3}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
     hanse.run(hanse.Experiment(**small), observers=make_trackers(["mine:made", "mine:made"], tmp_path))
     assert heard == [tmp_path, 0, 1]

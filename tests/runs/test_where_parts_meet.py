@@ -10,15 +10,6 @@ from tests.runs.test_objects import experiment, frame
 from tests.runs.test_reading import same
 
 
-def test_a_client_s_model_is_the_one_that_it_holds_not_the_one_it_starts_from(tmp_path: Path) -> None:
-    run = hanse.run(experiment(2, "ditto", model={"name": "mlp", "hidden": [3]}), data=frame(), out=tmp_path / "run")
-    own = run.table.rows[torch.as_tensor(run.table.owner >= 0)]
-    for found in (run, hanse.load(tmp_path / "run")):
-        rows = [found.problem.layout.flatten(found.model(c)) for c in range(3)]
-        assert all(torch.equal(row, own[c]) for c, row in enumerate(rows))
-    assert not torch.equal(own[0], own[1])
-
-
 def net() -> torch.nn.Module:
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     model[0].requires_grad_(False)

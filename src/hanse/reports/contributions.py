@@ -307,10 +307,10 @@ class Standings:
     def parts(self) -> Floats:
         """Return each client's part ``[n]`` of the sum of all that are above zero.
 
-        It is below zero for a sum below zero, and NaN if no sum is above zero.
+        It is below zero for a sum below zero, and NaN if no sum is above zero, beside the others' size.
         """
-        whole = float(np.maximum(self.totals, 0.0).sum())
-        return self.totals / whole if whole > 0 else np.full(len(self.totals), np.nan)
+        whole, largest = float(np.maximum(self.totals, 0.0).sum()), float(np.abs(self.totals).max(initial=0.0))
+        return self.totals / whole if whole > 1e-300 * largest else np.full(len(self.totals), np.nan)
 
     @property
     def uncertain(self) -> bool:
