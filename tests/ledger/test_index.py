@@ -11,7 +11,7 @@ from rotation import rotating
 from sqlalchemy import create_engine, text
 
 from hanse.core.book import LedgerError
-from hanse.ledger.index import as_url, difference, follow, rebuild
+from hanse.ledger.index import UnfitError, as_url, difference, follow
 from hanse.ledger.store import Ledger
 
 TOLD = history(7, 4, seed=6)
@@ -52,7 +52,7 @@ def test_the_index_says_what_the_log_says(ledger: Ledger, url: str, tmp_path: Pa
     assert rows(url, total) == [(sum(len(r.transaction.postings) for r in every), len(every), 0)]
     assert difference(url, ledger) is None
     assert difference(url, other) is None
-    assert rebuild(url, ledger) == book.count
+    assert follow(url, ledger, anew=True) == book.count
     assert difference(url, ledger) is None
     assert difference(url, other) is None
 
@@ -96,7 +96,7 @@ def test_an_edit_is_named_and_made_good_and_the_book_stays_what_it_is(ledger: Le
     assert apart.endswith("; 'hanse ledger rebuild' writes it anew")
     assert ledger.as_book() == book_of(TOLD)
     assert ledger.verify().ok
-    rebuild(url, ledger)
+    follow(url, ledger, anew=True)
     assert difference(url, ledger) is None
 
 
@@ -145,11 +145,29 @@ def text_instead(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, text_instead])
-def test_a_damaged_file_is_said_so(ledger: Ledger, tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_a_damaged_file_is_said_so_and_made_anew_where_it_is_the_runs_own(
+    ledger: Ledger, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     place = tmp_path / "ledger.db"
     play(ledger, TOLD)
     follow(place, ledger)
     harm(place)
     assert f"sqlite:///{place}" in (difference(place, ledger) or "")
-    with pytest.raises(LedgerError):
-        follow(place, ledger)
+    with pytest.raises(UnfitError):
+        follow(str(place), ledger)
+    assert follow(place, ledger) == book_of(TOLD).count
+    assert difference(place, ledger) is None
+
+
+def test_a_lock_that_another_process_holds_is_no_damage(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "ledger.db"
+    follow(place, ledger)
+    monkeypatch.setattr("hanse.ledger.index.WAIT_S", 0)
+    with closing(sqlite3.connect(place)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="locked"):
+            follow(place, ledger, anew=True)
+    assert rows(str(place), "SELECT * FROM theirs") == []
