@@ -323,7 +323,7 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
         state.round + 1, table, view.mixed.home, now.states, view.book, personal,
         moved=_moved(state, view, table), held=held, underway=now.underway, left=state.left,
         history=None if state.history is None else state.history.after(state.round, view.trained),
-        accounts=None if accounts is None else accounts.accounts,
+        accounts=None if accounts is None else accounts.accounts, quit=np.union1d(state.quit, view.leaving),
     )  # fmt: skip
     waited = _waited(session, now.underway, view.trained)
     return Played(after, view, port.seconds, port.down, port.up, _figures(session, now.states), waited)

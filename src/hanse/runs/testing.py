@@ -30,7 +30,6 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.intervals import BLOCKS, UNITS, errors_without
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
-from hanse.mechanisms.feedback import departed
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.setup import Session
 
@@ -91,8 +90,7 @@ def ask_tests(
     data, table, remote, here = session.data, state.table, session.remote, session.tested_clients
     public = held.rows[table.owner[held.rows] == SERVER] if remote else held.rows
     roster = federation.present(state.round) if remote and len(here) else Roster()
-    left = sorted(state.left | departed(state.states))
-    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, left)
+    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, [*state.left, *state.quit])
     requests = _requests(state, held, here, remote, trained)
     replies = federation.exchange(Call(state.round, requests)) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
