@@ -229,8 +229,8 @@ class Members:
             others, numbers = {m.name.casefold().strip() for m in self.by_key.values() if m.key != key}, count(number)
             while name.casefold().strip() in others:  # pages call members by name: nobody passes for another
                 name = f"{asked[: NAME - 20]} ({next(numbers)})"
-            described = {**vars(said), "name": name, "agreement": agreement}
-            self.by_key[key] = Member(**described, id=number, key=key, expelled=expelled)
+            said = replace(said, name=name)
+            self.by_key[key] = Member(**vars(said), id=number, key=key, expelled=expelled, agreement=agreement)
         if new:
             self._write()
 

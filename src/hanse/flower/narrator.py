@@ -99,7 +99,7 @@ class Narrator:
         LOG.info("%s: %d of %s played; %s here", self.run, first_round, quantity(self._rounds, "round"), here)
 
     def on_played(self, played: Played) -> None:
-        """Order a pause if a part wishes one."""
+        """Order a pause if a part wishes one: before the round is kept, since a later order could be lost in a kill."""
         if (wish := played.view.get(Pause)) is not None and played.state.round < self._rounds:
             give(self.run, "pause", wish.why)
 

@@ -142,7 +142,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
                 writing.settle()
             if stop.is_set() and not asked:
                 break  # an observer of the round before ended the run there: this one does not count
-            tell(observers, "on_played", record.played)
+            tell(observers, "on_played", record.played)  # hanse's own: what must not be lost if this is killed below
             state, metrics = record.played.state, record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             run.keep(record)
@@ -327,7 +327,7 @@ def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[
 
     Raises UserError for one that would never be told anything, most likely because its method is misspelt.
     """
-    moments = ("on_start", "on_played", "on_round", "on_end")
+    moments = ("on_start", "on_round", "on_end")
     if not isinstance(observers, Sequence):
         raise UserError(f"observers: {observers!r:.80}: must be a list of objects")
     for observer in observers:

@@ -93,13 +93,6 @@ class Observer(Protocol):
             said: lines on the engine that was chosen, and warnings.
         """
 
-    def on_played(self, played: Played) -> None:
-        """See a finished round before anything of it is on the disk. After a kill in between, it is played again.
-
-        Args:
-            played: everything decided in the round, including models and updates.
-        """
-
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """See a finished round once it is on the disk. The next one may already have been played.
 

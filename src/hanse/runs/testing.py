@@ -377,12 +377,8 @@ def by_distribution(session: Session, table: Table) -> Mapping[str, float]:
         for d, own in enumerate(figures[tier]):
             metrics |= {f"test/tier {d}/distribution {e}": x for e, x in enumerate(own.tolist())}
             metrics[f"test/tier {d}/best"] = float(own.max())
-        metrics["test/separated"] = float(_separated(figures[tier]))
+        # whether each tier's own figure is alone the largest of its row and of its column
+        own, rest = np.diag(figures[tier]), figures[tier].copy()
+        np.fill_diagonal(rest, -np.inf)
+        metrics["test/separated"] = float((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
     return metrics
-
-
-def _separated(figures: Floats) -> bool:
-    """Say whether each diagonal entry of ``figures [D, D]`` is alone the largest of its row and of its column."""
-    own, rest = np.diag(figures), figures.copy()
-    np.fill_diagonal(rest, -np.inf)
-    return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
