@@ -159,9 +159,7 @@ def test_a_damaged_file_is_said_so_and_made_anew_where_it_is_the_runs_own(
     assert difference(place, ledger) is None
 
 
-def test_a_lock_that_another_process_holds_is_no_damage(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_is_no_damage(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "ledger.db"
     follow(place, ledger)
     monkeypatch.setattr("hanse.ledger.index.WAIT_S", 0)

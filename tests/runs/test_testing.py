@@ -98,9 +98,8 @@ class AsksOne(Helper):
     """A part of one's own that asks a client whether it stays, and keeps no state of it."""
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        return (
-            [Request(2, (Ask("stay", {"times": 2, "mean": -1.0}),))] if (view.round, view.stage) == (0, "open") else ()
-        )
+        asked = [Request(2, (Ask("stay", {"times": 2, "mean": -1.0}),))]
+        return asked if (view.round, view.stage) == (0, "open") else ()
 
 
 def test_who_says_that_it_leaves_is_not_tested_whichever_part_asked(monkeypatch: pytest.MonkeyPatch) -> None:
