@@ -134,8 +134,7 @@ def follow(url: str | Path, ledger: Ledger, *, anew: bool = False) -> int:
             _enter(connection, ledger)
             there = None if anew else _count(connection, ledger)
             written = _completed(connection, ledger, there)
-            whole = there is None or there <= ledger.as_book().count
-            return written if whole else _completed(connection, ledger, None)
+            return written if there is None or there <= ledger.as_book().count else _completed(connection, ledger, None)
     except UnfitError:
         if not isinstance(url, Path):
             raise
