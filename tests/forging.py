@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hanse.base.merkle import Tree, root_from
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LOG, Transaction, leaf
-from hanse.ledger.index import rebuild
+from hanse.ledger.index import follow
 from hanse.ledger.log import LogHead, heads_of
 from hanse.ledger.receipts import NOTHING, Receipt, RecordDigest, close, closing_line, write_receipts
 from hanse.ledger.run_ledger import open_ledger
@@ -66,7 +66,7 @@ def rewritten(folder: Path, history: Sequence[tuple[int, Transaction]]) -> None:
         file.unlink()
     ledger = Ledger.open(folder / LOG, book=book_name(folder))
     ledger.post_rounds(whole)
-    rebuild(folder / "ledger.db", ledger)
+    follow(folder / "ledger.db", ledger, anew=True)
     newest, *older = sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True)
     for file in older:
         file.unlink()

@@ -3,20 +3,23 @@
 import json
 import re
 import shutil
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from commands import run_hanse
 from deployed import Ongoing, experiment, metrics, until
-from inprocess import PINNED, key_file, play
+from flwr.app import Message
+from inprocess import KEY, PINNED, key_file, play
 from test_flower_in_process import grid_of
-from test_letters import After, books
+from test_letters import After, DiesError, books, dies, kept
 from test_operation import begun, refuses
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines
-from hanse.flower.agreement import agreements
+from hanse.flower.agreement import agreements, take
 from hanse.flower.leave import place_of, sign_leave, signed_leave, take_leave
 from hanse.flower.members import LEAVES, Members, Orders
 from hanse.flower.receipts import is_signed_page
@@ -112,6 +115,28 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
         assert run_hanse("ledger", "verify", there, "--receipts", alone)[0] == 1
     (alone / "cut.txt").write_text(words[0].read_text()[:30])
     assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 1
+
+
+def test_who_has_left_is_told_the_end_whatever_was_agreed_since(tmp_path: Path) -> None:
+    run, homes, exp, asked = tmp_path / "run", [tmp_path / f"node{c}" for c in range(5)], books(), list[Message]()
+
+    def bids(node: int, message: Message, reply: Message) -> Message:
+        """Let client 2 sign as soon as it has bid in round 1, so that its bid is returned under the other agreement."""
+        if node == 102 and message.content["hanse"].get("round") == 1:
+            asked.append(message)
+            if len(asked) == 2:  # before, it was asked for the test of round 0
+                sign_leave(homes[2], "run")
+        return reply
+
+    with pytest.raises(DiesError):
+        play(grid_of(exp, tmp_path, meddle=bids), exp, run, After(1, dies))
+    renewed = replace(agreements(homes[2])[-1], replays=9)
+    for home in [*homes[:2], *homes[3:]]:
+        take(home, renewed.note(KEY), PINNED, time.time())
+    play(grid_of(exp, tmp_path), exp, run, agreement=renewed, members=4)
+    assert json.loads((run / "letters.json").read_text())["waiting"] == {}
+    assert {r.said.get("agreement") for r in kept(tmp_path)[2] if r.said["postings"]} >= {renewed.hash}
+    assert [[r.round for r in receipts] for receipts in kept(tmp_path).values()] == [[0, 1, 2, 3]] * 5
 
 
 @pytest.mark.parametrize("odd", ["of another run", "of another member", "cut"])

@@ -15,11 +15,11 @@ from network_rehearsal import NetworkRehearsal, rehearse_network
 from test_flower_in_process import grid_of
 from test_letters import books
 from test_operation import begun
-from watching import After
+from watching import After, Killed
 
 from hanse.base.errors import UserError
 from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
-from hanse.core.part import Unproved
+from hanse.core.part import Pause, Unproved
 from hanse.data import build
 from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import ClientData
@@ -29,6 +29,7 @@ from hanse.flower.members import Orders, give
 from hanse.ledger import run_ledger
 from hanse.ledger.note import load_key
 from hanse.runs.round import finish, play_round
+from hanse.runs.rundir import RunDir
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
 from hanse.wings.operate.checks import findings
@@ -126,7 +127,7 @@ def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
     own = After(0, lambda: give(project.folder / "run", "pause", "a disk"))  # which does not hide the other
     play(grid_of(exp, tmp_path / "nodes"), exp, project.folder / "run", own)
     assert [one.args[0] for one in caplog.records if one.name == "hanse.network" and UNANSWERED in one.args] == [1] * 5
-    assert waited == ["0, 1, 2, 3, 4"]  # before it costs them anything
+    assert waited == ["0, 1, 2, 3, 4; a disk"]  # before it costs them anything
     for state in ("fine", "warning"):  # once the run is over, and before
         found = [one for one in findings(project, datetime.now(UTC)) if one.about == "bond"]
         assert [(one.name, one.state) for one in found] == [(f"client {c}", state) for c in range(5)]
@@ -154,6 +155,22 @@ def test_a_member_that_is_away_is_waited_for_once(tmp_path: Path, monkeypatch: p
     waited = going_on(run, monkeypatch, ("expel", "is away", 2))
     played = play(grid_of(exp, tmp_path / "nodes"), exp, run)
     assert (len(played.metrics), waited) == (3, ["0, 1, 2, 3, 4"])
+
+
+def test_a_server_that_dies_as_soon_as_a_round_is_kept_waits_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exp, run, append = books(sizes=SIZES), tmp_path / "run", RunDir.append
+
+    def dies(folder: RunDir, done: Any, state: Any) -> None:
+        append(folder, done, state)
+        if done.played.view.get(Pause) is not None:
+            raise Killed
+
+    monkeypatch.setattr(RunDir, "append", dies)
+    with pytest.raises(Killed):
+        play(grid_of(exp, tmp_path / "nodes"), exp, run)
+    assert "client 0, 1, 2, 3, 4" in Orders.read(run).paused
 
 
 def test_a_network_asks_more_than_once_since_auditors_sign_in_between(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The index of a book in a database: made from the log, compared with it, never believed, and never in the way."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from ledger_cases import book_of, history, play
 from rotation import rotating
 from sqlalchemy import create_engine, text
 
-from hanse.ledger.index import as_url, difference, follow, rebuild
+from hanse.core.book import LedgerError
+from hanse.ledger.index import UnfitError, as_url, difference, follow
 from hanse.ledger.store import Ledger
 
 TOLD = history(7, 4, seed=6)
@@ -41,7 +43,7 @@ def test_the_index_says_what_the_log_says(ledger: Ledger, url: str, tmp_path: Pa
     assert rows(url, total) == [(sum(len(r.transaction.postings) for r in every), len(every), 0)]
     assert difference(url, ledger) is None
     assert difference(url, other) is None
-    assert rebuild(url, ledger) == book.count
+    assert follow(url, ledger, anew=True) == book.count
     assert difference(url, ledger) is None
     assert difference(url, other) is None
 
@@ -76,7 +78,7 @@ def test_an_edit_is_named_and_made_good_and_the_book_stays_what_it_is(ledger: Le
     assert apart.endswith("; 'hanse ledger rebuild' writes it anew")
     assert ledger.as_book() == book_of(TOLD)
     assert ledger.verify().ok
-    rebuild(url, ledger)
+    follow(url, ledger, anew=True)
     assert difference(url, ledger) is None
 
 
@@ -114,3 +116,38 @@ def test_an_index_behind_the_log_is_completed_and_one_ahead_of_it_is_written_ane
     play(shorter, TOLD[:2])
     assert follow(url, shorter) == book_of(TOLD[:2]).count
     assert difference(url, shorter) is None
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def text_instead(file: Path) -> None:
+    file.write_text("these are no books, this is a long text about ships" * 30)
+
+
+@pytest.mark.parametrize("harm", [cut, text_instead])
+def test_a_damaged_file_is_said_so_and_made_anew_where_it_is_the_runs_own(
+    ledger: Ledger, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    place = tmp_path / "ledger.db"
+    play(ledger, TOLD)
+    follow(place, ledger)
+    harm(place)
+    assert f"sqlite:///{place}" in (difference(place, ledger) or "")
+    with pytest.raises(UnfitError):
+        follow(str(place), ledger)
+    assert follow(place, ledger) == book_of(TOLD).count
+    assert difference(place, ledger) is None
+
+
+def test_a_lock_is_no_damage(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "ledger.db"
+    follow(place, ledger)
+    monkeypatch.setattr("hanse.ledger.index.WAIT_S", 0)
+    with closing(sqlite3.connect(place)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="locked"):
+            follow(place, ledger, anew=True)
+    assert rows(str(place), "SELECT * FROM theirs") == []

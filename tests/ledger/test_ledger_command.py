@@ -21,7 +21,7 @@ from ledger_cases import book_of, closed, flat, history, line_of, play
 from hanse.core.book import Book
 from hanse.core.entry import LOG, TOKEN, Transaction, tokens
 from hanse.core.telling import describe, write_about
-from hanse.ledger.index import rebuild
+from hanse.ledger.index import follow
 from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import write_receipts
 from hanse.ledger.store import Issuer, Ledger
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
     (run / "ledger.json").write_text('{"book": "b1"}\n')
     ledger = Ledger.open(run / LOG, book="b1")
     play(ledger, TOLD)
-    rebuild(run / "ledger.db", ledger)
+    follow(run / "ledger.db", ledger, anew=True)
     heads = [line_of(n, book_of([*TOLD[:n], (n, TOLD[n][1][:-1])]).head) for n in range(7)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in heads))
     checkpoint(run, book_of(TOLD), 7)
@@ -123,7 +123,7 @@ def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: 
         file.unlink()
     ledger = Ledger.open(folder / LOG, book="b1")
     play(ledger, TOLD)
-    rebuild(folder / "ledger.db", ledger)
+    follow(folder / "ledger.db", ledger, anew=True)
     assert run_hanse("ledger", "verify", folder)[0] == 0
 
 

@@ -1,4 +1,4 @@
-"""What parts, policies and clients keep from round to round survives a kill: the bits stay the same."""
+"""What parts, policies, behaviours and clients keep from round to round survives a kill: the bits stay the same."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ KEPT: dict[str, dict[str, Any]] = {
     "quits": {"mechanism": {"name": "fedavg", "clients_per_round": 4, "value": "exact"}, "train": {"lr": 0.05},
               "behaviour": {"noisy": {"sigma": 1.0}},
               "clients": {"told": True, "policy": {"name": "quits", "rounds": 1}}},
+    "last": {"mechanism": "fedavg", "behaviour": {"deviant": {"clients": [1], "sends": "last"}}},
+    "kept": {"mechanism": "fedavg", "behaviour": {"deviant": {"clients": [1], "start": "kept"}}},
+    "echo": {"mechanism": "ipfl", "clients": {"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 2e4}},
+             "behaviour": {"deviant": {"clients": [1, 2], "sends": "echo"}}},
     "augmented": {"mechanism": {"name": "fedavg", "clients_per_round": 3}, "data": {"augment": "crop-flip"}},
     "history": {"mechanism": {"name": "fedavg", "clients_per_round": 2},
                 "model": {"name": "mlp", "hidden": [8], "batch_norm": True},

@@ -12,14 +12,15 @@ from watching import untimed
 
 import hanse
 from hanse.base.lock import Hold
-from hanse.core.part import Deployment, OwnMix
-from hanse.core.port import Call, Mixture, Reply, Request, Test, Tested
+from hanse.core.part import Deployment, Helper, OwnMix, State, View
+from hanse.core.port import Ask, Call, Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
 from hanse.runs import experiment as loop
 from hanse.runs.checkpoint import LoopState, load
 from hanse.runs.rehearsal import small_experiment
+from hanse.runs.round import first_state, play_round
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures, ask_tests
@@ -86,6 +87,24 @@ def test_a_client_mixes_by_how_well_each_model_fits_its_samples(here: Session, s
         np.testing.assert_allclose(result.weights.numpy(), want, atol=1e-12)
         model = (torch.from_numpy(want) @ rows.double()).float()
         assert result.loss == pytest.approx(scored(here, model, c).loss[0], rel=1e-5)
+
+
+class AsksOne(Helper):
+    """A part of one's own that asks a client whether it stays, and keeps no state of it."""
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        asked = [Request(2, (Ask("stay", {"times": 2, "mean": -1.0}),))]
+        return asked if (view.round, view.stage) == (0, "open") else ()
+
+
+def test_who_says_that_it_leaves_is_not_tested_whichever_part_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hanse.runs.setup.helpers_of", lambda *given: {"asks": AsksOne()})
+    session = world(clients={"policy": "quits"})
+    state = first_state(session)
+    for _ in range(2):
+        state = play_round(session, state).state
+        tested = ask_tests(session, session.federation, state, Deployment(state.home)).arrays["tested"]
+        assert (state.quit.tolist(), tested.tolist()) == ([2], [0, 1, 3, 4])
 
 
 def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -> None:

@@ -224,20 +224,13 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         hanse ledger rebuild runs/exp
         hanse ledger rebuild runs/exp --ledger-url postgresql://user@host/database
     """
-    from hanse.core.book import LedgerError
-    from hanse.ledger.index import rebuild as write
+    from hanse.ledger.index import follow
     from hanse.ledger.run_ledger import reading, verify_run
 
     with reading(folder) as ledger:
         if wrong := verify_run(folder, ledger).wrong:
             raise UserError(f"{folder}: the books do not hold: {wrong}")
-        try:
-            count = write(ledger_url or folder / "ledger.db", ledger)
-        except LedgerError:  # the run's own file is damaged or another version's: all that it has is made from the log
-            if ledger_url is not None:
-                raise
-            (folder / "ledger.db").unlink()
-            count = write(folder / "ledger.db", ledger)
+        count = follow(ledger_url or folder / "ledger.db", ledger, anew=True)
     print(f"wrote {quantity(count, 'transaction')} into the index")
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
@@ -69,6 +70,10 @@ class Behaviour(Protocol):
     Override the methods that you need. The others change nothing. Every method but ``tells`` and ``overhears`` gets the
     client and the round.
 
+    Attributes:
+        memory: what it keeps from round to round, by name: tensors, arrays and numbers. A behaviour that keeps anything
+            has a dictionary of its own here, which it may change; a checkpoint of a simulation holds it.
+
     Examples:
         A behaviour that makes its clients send zeros:
 
@@ -84,6 +89,8 @@ class Behaviour(Protocol):
         >>> Silent().on_reply(me, 0, Request(2, ()), reply).results[0].row
         tensor([0., 0., 0.])
     """
+
+    memory: Mapping[str, Any] = MappingProxyType({})
 
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client is present in a round."""

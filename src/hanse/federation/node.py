@@ -505,14 +505,15 @@ class Node:
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
 
-    def keep_receipts(self, lines: str, operator: bytes, agreements: Collection[str] = ()) -> None:
+    def keep_receipts(self, lines: str, operator: bytes, agreements: Collection[str] | None = ()) -> None:
         """Keep receipts whose proofs are valid.
 
         Args:
             lines: the receipts as JSON, one on each line.
             operator: the operator's key (32 bytes), which must have signed the receipts' heads.
             agreements: the hashes of the agreements that were signed; a receipt that names another is refused. A run
-                may have several, as its operator may renew one: receipts that wait then name the one before.
+                may have several, as its operator may renew one: receipts that wait then name the one before. None:
+                whatever they name, as once the owner has signed that it leaves.
 
         Raises:
             WireError: the lines are not receipts, belong to another client, lack a valid proof or signature, or
@@ -532,8 +533,9 @@ class Node:
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
         same = [path for path in others if (kept := newest(path)) is not None and kept.book in books]
         said = [f"that of round {r.round} {r.wrong(r.book, operator)}" for r in told if r.wrong(r.book, operator)]
-        other = [r.round for r in told if r.said.get("agreement", "") not in {"", *agreements}]
-        said += [f"that of round {round} names an agreement that was not signed" for round in other]
+        if agreements is not None:
+            other = [r.round for r in told if r.said.get("agreement", "") not in {"", *agreements}]
+            said += [f"that of round {round} names an agreement that was not signed" for round in other]
         against = (contradiction(path, told) for path in (file, *same))
         if why := next(filter(None, (*said, *against)), ""):
             logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)

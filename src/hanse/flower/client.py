@@ -181,7 +181,8 @@ def client_app(
             job = bound.agreement.job(client, str(values.get("unsent", "")))
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
             if receipts := keep_pages(str(values.get("letter", "")), node.folder, pinned):
-                node.keep_receipts(receipts, pinned, [path.stem for path in (home / AGREEMENTS).glob("*.txt")])
+                agreed_to = None if leave else [path.stem for path in (home / AGREEMENTS).glob("*.txt")]
+                node.keep_receipts(receipts, pinned, agreed_to)
             if letter:
                 bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)

@@ -244,7 +244,7 @@ class FlowerFederation:
             if kind(hello) != like:
                 self.newcomers.refuse(key, f"its samples are {kind(hello)}; those of the members are {like}")
         taken = [(key, hello) for key, hello in new if kind(hello) == like]
-        self.members.register(taken)
+        self.members.register(taken, self.agreement)
         self.newcomers.forget(key for key, _ in taken)
         for key, _ in taken:
             self.silent.pop(self.members.by_key[key].id, None)
@@ -291,12 +291,12 @@ class FlowerFederation:
     def deliver(self) -> None:
         """Send the remaining receipts to the clients that are online, and wait for at most a minute.
 
-        A client that has left gets its own, too, unless these are withheld. Receipts of absent clients stay in the
-        register of letters.
+        A client that has left gets its own, too, whatever was agreed since, unless these are withheld. Receipts of
+        absent clients stay in the register of letters.
         """
         self.look()
-        due = [m for m in self.members.by_key.values() if m.id in self.letters.waiting and self.check(m) is None]
-        due = [m for m in due if self.tells_leavers or m.expelled is None]
+        due = [m for m in self.members.by_key.values() if m.id in self.letters.waiting]
+        due = [m for m in due if (self.tells_leavers if m.expelled is not None else self.check(m) is None)]
         left = [Open(-1, m.id, Message("null")) for m in self._here(due)]
         self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
 
@@ -318,9 +318,9 @@ class FlowerFederation:
         """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
         letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
-        kind = "letter" if one.request is None else "request"
-        values = {"kind": kind, "round": one.round, "client": one.client, "agreement": self.agreement}
-        if unsent := self.unsent(members[one.client]):
+        kind, to = "letter" if one.request is None else "request", members[one.client]
+        values = {"kind": kind, "round": one.round, "client": one.client, "agreement": to.agreement or self.agreement}
+        if unsent := self.unsent(to):
             values["unsent"] = unsent
         if letters:
             values["letter"] = "\n".join(letters)

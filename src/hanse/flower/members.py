@@ -126,11 +126,13 @@ class Member(Hello):
         id: the member's client id, given in the order of registration, from 0.
         key: the member's identity: the hash of its key, or ``node-ID`` (:func:`hanse.flower.nodes.key_of`).
         expelled: why the member may no longer take part. None: it may.
+        agreement: the hash of the agreement that it signed last. "": there was none.
     """
 
     id: Count = field(kw_only=True)
     key: str = field(kw_only=True)
     expelled: str | None = field(default=None, kw_only=True)
+    agreement: Digest | Literal[""] = field(default="", kw_only=True)
 
     @property
     def info(self) -> ClientInfo:
@@ -211,12 +213,13 @@ class Members:
         like = majority(sound)
         return [m for m in sound if kind(m) == like]
 
-    def register(self, new: Sequence[tuple[str, Hello]]) -> None:
+    def register(self, new: Sequence[tuple[str, Hello]], agreement: str = "") -> None:
         """Give client ids to newcomers, and write the register.
 
         Args:
             new: ``(key, hello)`` for each newcomer; ids follow this order. A known key keeps its id (with account and
                 grant) and its expulsion, and gets the new description. A name that another has gets a number.
+            agreement: the hash of the agreement that they have signed.
         """
         for key, said in new:
             known = self.by_key.get(key)
@@ -226,7 +229,8 @@ class Members:
             others, numbers = {m.name.casefold().strip() for m in self.by_key.values() if m.key != key}, count(number)
             while name.casefold().strip() in others:  # pages call members by name: nobody passes for another
                 name = f"{asked[: NAME - 20]} ({next(numbers)})"
-            self.by_key[key] = Member(**{**vars(said), "name": name}, id=number, key=key, expelled=expelled)
+            said = replace(said, name=name)
+            self.by_key[key] = Member(**vars(said), id=number, key=key, expelled=expelled, agreement=agreement)
         if new:
             self._write()
 

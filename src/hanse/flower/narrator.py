@@ -98,9 +98,14 @@ class Narrator:
         here = quantity(self.federation.here(), "member")
         LOG.info("%s: %d of %s played; %s here", self.run, first_round, quantity(self._rounds, "round"), here)
 
+    def on_played(self, played: Played) -> None:
+        """Order a pause if a part wishes one: before the round is kept, since a later order could be lost in a kill."""
+        if (wish := played.view.get(Pause)) is not None and played.state.round < self._rounds:
+            give(self.run, "pause", wish.why)
+
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Log a round: its main figure, how many seats answered, how long it took, bonds that were taken, and who had a
-        seat if it failed. Order a pause if a part wishes one.
+        seat if it failed.
 
         Args:
             metrics: the round's line of ``metrics.jsonl``; ``answered``, ``seats`` and ``time/round_s`` must be there.
@@ -122,8 +127,6 @@ class Narrator:
         for taken in (one for one in played.view.posted if one.kind == KEPT):
             client = int(taken.step.rpartition("/")[2])
             LOG.warning("round %d: %s lost its bond: %s", number, self.federation.who(client), taken.memo)
-        if (wish := played.view.get(Pause)) is not None and self.round < self._rounds:
-            give(self.run, "pause", wish.why)
 
     def on_end(self, result: PlayedRun) -> None:
         """Log why the run is over, and where its report and receipts are."""

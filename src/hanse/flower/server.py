@@ -169,11 +169,7 @@ def play(
         letters = Letters.read(out / "letters.json")
         own = [samples for samples in (validation, test) if samples is not None]
         fits = _fits(own, experiment.mechanism.built)
-
-        @cache  # a signature is verified once, not in each look of each round
-        def lacks(agreed: str, witness: str) -> str | None:
-            """Return why an owner has not agreed, or None."""
-            return agreement.lacks(agreed, witness)
+        lacks = cache(agreement.lacks)  # a signature is verified once, not in each look of each round
 
         def check(said: Hello) -> str | None:
             """Return why a participant cannot take part, or None."""

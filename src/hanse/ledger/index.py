@@ -1,8 +1,8 @@
 """The index of a book in a database (SQLite or PostgreSQL): for queries, reports, and the operator's own tools.
 
 The log is the book (:mod:`hanse.ledger.store`). The index is made from the log and never trusted: hanse reads the
-tables only to compare them with the log. An index that lags behind is completed. One that differs is written anew. One
-database can hold any number of books.
+tables only to compare them with the log. An index that lags behind is completed. One that differs is written anew, and
+so is a run's own file that is damaged or another version's. One database can hold any number of books.
 """
 
 from __future__ import annotations
@@ -47,9 +47,15 @@ from hanse.ledger.store import Ledger
 
 CHUNK = 10_000  # transactions written or compared at a time
 FULL = {sqlite3.SQLITE_FULL, "53100"}  # what SQLite and PostgreSQL say where the disk is full
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # what SQLite says of a damaged file
 WAIT_S = 5  # seconds that SQLite waits for another writer
 
 metadata = MetaData()
+
+
+class UnfitError(LedgerError):
+    """What is there is damaged, another version's, or no index: another try would not help."""
+
 
 books = Table("books", metadata, Column("name", Text, primary_key=True), Column("floor", BigInteger, nullable=False))
 accounts = Table(
@@ -106,32 +112,34 @@ def as_url(url: str | Path) -> URL:
     return parsed
 
 
-def follow(url: str | Path, ledger: Ledger) -> int:
+def follow(url: str | Path, ledger: Ledger, *, anew: bool = False) -> int:
     """Bring the index of a book up to date with the log, and return how many transactions were written.
 
-    An index with more transactions than the log is written anew.
+    An index with more transactions than the log is written anew, and so is a run's own file that is unfit.
 
     Args:
-        url: the database, its URL or the path of an SQLite file.
+        url: the database, its URL or the file name of an SQLite file. A ``Path`` is the run's own file, which has
+            nothing but the index.
         ledger: the book. If it was read exactly as far as the index goes, it is not read again.
+        anew: whether to write the index anew, whatever there is.
 
     Raises:
         UserError: the URL is not one, or the database's driver is not installed.
         MachineError: the database's disk is full. The log has all that the index lacks.
-        LedgerError: the database cannot be reached, refuses a statement, or has other tables with the same names; or
-            the book is not sound.
+        LedgerError: the database cannot be reached, or refuses a statement; or the book is not sound.
+        UnfitError: the database, which is not the run's own file, is damaged or has other tables with the same names.
     """
-    with _opened(url, writing=True) as connection:
-        _enter(connection, ledger)
-        there = _count(connection, ledger)
-        written = _completed(connection, ledger, there)
-        return written if there <= ledger.as_book().count else _completed(connection, ledger, None)
-
-
-def rebuild(url: str | Path, ledger: Ledger) -> int:
-    """Write the index of a book anew, and return how many transactions it has; see :func:`follow`."""
-    with _opened(url, writing=True) as connection:
-        return _completed(connection, ledger, None)
+    try:
+        with _opened(url, writing=True) as connection:
+            _enter(connection, ledger)
+            there = None if anew else _count(connection, ledger)
+            written = _completed(connection, ledger, there)
+            return written if there is None or there <= ledger.as_book().count else _completed(connection, ledger, None)
+    except UnfitError:
+        if not isinstance(url, Path):
+            raise
+        url.unlink()
+        return follow(url, ledger)
 
 
 def _completed(connection: Connection, ledger: Ledger, there: int | None) -> int:
@@ -190,9 +198,10 @@ def _opened(url: str | Path, *, writing: bool) -> Iterator[Connection]:
         said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
         if parsed.get_backend_name() == "sqlite" and not (folder := Path(parsed.database or "").parent).is_dir():
             said += f": there is no folder {folder}"
-        raise LedgerError(f"{where}: {said}") from wrong
+        broken = getattr(wrong.orig, "sqlite_errorcode", 0) & 0xFF in BROKEN  # above it: which of its structures
+        raise (UnfitError if broken else LedgerError)(f"{where}: {said}") from wrong
     except UnicodeDecodeError as wrong:  # the driver's message quotes a damaged page
-        raise LedgerError(f"{where}: the database is damaged") from wrong
+        raise UnfitError(f"{where}: the database is damaged") from wrong
     finally:
         engine.dispose()
 
@@ -215,18 +224,18 @@ def _sqlite(url: URL, writing: bool) -> Engine:
 
 
 def _settle(connection: Connection, where: str, writing: bool) -> None:
-    """Make the tables. Raises LedgerError if others of these names are there, or anything that is not a plain table."""
+    """Make the tables. Raises UnfitError if others of these names are there, or anything that is not a plain table."""
     if connection.dialect.name == "sqlite":
         # The file may come from a stranger: a view or a trigger may be a query that never ends.
         for kind, name, made in connection.execute(text("SELECT type, name, sql FROM sqlite_master")):
             if kind in ("view", "trigger") or str(made or "").upper().lstrip().startswith("CREATE VIRTUAL"):
-                raise LedgerError(f"{where}: is not an index: it has '{str(name)[:40]}', which is no plain table")
+                raise UnfitError(f"{where}: is not an index: it has '{str(name)[:40]}', which is no plain table")
     found = inspect(connection)
     for table in metadata.sorted_tables:
         if found.has_table(table.name):
             columns = {column["name"] for column in found.get_columns(table.name)}
             if columns != {column.name for column in table.columns}:
-                raise LedgerError(f"{where}: its table '{table.name}' is not this hanse's; drop it, or name another")
+                raise UnfitError(f"{where}: its table '{table.name}' is not this hanse's; drop it, or name another")
         elif not writing:
             raise LedgerError(f"{where}: has no table '{table.name}'")
     if writing:

@@ -60,12 +60,6 @@ def gone(view: View, state: State) -> NDArray[np.bool_]:
     return left
 
 
-def departed(states: Mapping[str, State]) -> set[int]:
-    """Return who has left by its own policy, as the parts that asked for it keep it in their states."""
-    asking = (state["gone"] for state in states.values() if no_news(0).keys() <= state.keys())
-    return {client for mask in asking for client in np.flatnonzero(mask).tolist()}
-
-
 def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
     """Return the keys ``last``, ``sum`` and ``times`` of the state after a round in which some clients were valued.
 

@@ -198,7 +198,9 @@ class Training:
         sound, refused = heard(self.view.round, self.requests, now, self.view.roster)
         asked = {r.client for r in self.requests}
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
-        due = {r.client: self._due(r) for r in now}
+        begun = self.before.clock
+        due = {r.client: begun if r.arrival is None else begun + r.arrival.seconds for r in now}
+        due |= {r.client: math.inf for r in now if r.arrival is not None and r.arrival.open}  # not in this round
         clock = self._closes(due, sound, old)
         # whose answers are here when the round stops waiting, or who stayed silent
         came = {r.client for r in self.requests if due.get(r.client, clock) <= clock}
@@ -222,12 +224,6 @@ class Training:
             tuple(f for f in landed if f.client not in wrong),
             Underway(clock, dict(sorted(left.items()))),
         )
-
-    def _due(self, reply: Reply) -> float:
-        """Return the virtual time at which a reply comes: never in this round, if the client is still at work."""
-        if reply.arrival is None:
-            return self.before.clock
-        return math.inf if reply.arrival.open else self.before.clock + reply.arrival.seconds
 
     def _closes(self, due: Mapping[int, float], sound: Collection[int], old: Mapping[int, Flight]) -> float:
         """Return the virtual time at which the round stops waiting: for all, for ``enough``, or at the deadline.

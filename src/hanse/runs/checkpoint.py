@@ -66,6 +66,8 @@ class LoopState:
         accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
             budgets, or clients keep them themselves.
         left: the clients that have left the run (``hanse leave``), who are asked nothing more.
+        memories: what behaviours keep from round to round, by their names.
+        quit: the clients that answered a part's question that they do not stay, who are asked for no tests.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -92,6 +94,8 @@ class LoopState:
     on_server: Floats | None = None
     accounts: Mapping[int, Any] | None = None
     left: frozenset[int] = frozenset()
+    memories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    quit: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
                 writing.settle()
             if stop.is_set() and not asked:
                 break  # an observer of the round before ended the run there: this one does not count
+            tell(observers, "on_played", record.played)  # hanse's own: what must not be lost if this is killed below
             state, metrics = record.played.state, record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             run.keep(record)

@@ -296,6 +296,9 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     accounts = session.accounts
     if accounts is not None:
         accounts.accounts = state.accounts or {}
+    for name, memory in session.memories.items():
+        memory.clear()
+        memory.update(state.memories.get(name, {}))
     now = _Round(session, state, "open", port)
     now.grant()  # first: a bid that is asked for below may already be paid from one
     now.let_leave()
@@ -323,7 +326,8 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
         state.round + 1, table, view.mixed.home, now.states, view.book, personal,
         moved=_moved(state, view, table), held=held, underway=now.underway, left=state.left,
         history=None if state.history is None else state.history.after(state.round, view.trained),
-        accounts=None if accounts is None else accounts.accounts,
+        accounts=None if accounts is None else accounts.accounts, quit=np.union1d(state.quit, view.leaving),
+        memories={name: dict(memory) for name, memory in session.memories.items()},
     )  # fmt: skip
     waited = _waited(session, now.underway, view.trained)
     return Played(after, view, port.seconds, port.down, port.up, _figures(session, now.states), waited)

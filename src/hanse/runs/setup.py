@@ -77,6 +77,7 @@ class Session:
         guards: what wings put around the clients, by the key of the setting that asks for it.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         said: lines to print at the start: why this engine was chosen, and warnings.
+        memories: by name, what behaviours keep from round to round. A round begins with what its state has of it.
 
     Examples:
         >>> import hanse
@@ -102,6 +103,7 @@ class Session:
     guards: Mapping[str, Guard] = field(default_factory=dict)
     agreement: str = ""
     said: Sequence[str] = ()
+    memories: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
@@ -271,6 +273,7 @@ def build(
         guards=guards,
         agreement=next(filter(None, (agreement, *(guard.agreement for guard in guards.values()))), ""),
         said=said,
+        memories={name: one.memory for name, one in acting.items() if isinstance(one.memory, dict)},
     )
 
 

@@ -30,7 +30,6 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.intervals import BLOCKS, UNITS, errors_without
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
-from hanse.mechanisms.feedback import departed
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.setup import Session
 
@@ -91,8 +90,7 @@ def ask_tests(
     data, table, remote, here = session.data, state.table, session.remote, session.tested_clients
     public = held.rows[table.owner[held.rows] == SERVER] if remote else held.rows
     roster = federation.present(state.round) if remote and len(here) else Roster()
-    left = sorted(state.left | departed(state.states))
-    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, left)
+    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, [*state.left, *state.quit])
     requests = _requests(state, held, here, remote, trained)
     replies = federation.exchange(Call(state.round, requests)) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
@@ -379,12 +377,8 @@ def by_distribution(session: Session, table: Table) -> Mapping[str, float]:
         for d, own in enumerate(figures[tier]):
             metrics |= {f"test/tier {d}/distribution {e}": x for e, x in enumerate(own.tolist())}
             metrics[f"test/tier {d}/best"] = float(own.max())
-        metrics["test/separated"] = float(_separated(figures[tier]))
+        # whether each tier's own figure is alone the largest of its row and of its column
+        own, rest = np.diag(figures[tier]), figures[tier].copy()
+        np.fill_diagonal(rest, -np.inf)
+        metrics["test/separated"] = float((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
     return metrics
-
-
-def _separated(figures: Floats) -> bool:
-    """Say whether each diagonal entry of ``figures [D, D]`` is alone the largest of its row and of its column."""
-    own, rest = np.diag(figures), figures.copy()
-    np.fill_diagonal(rest, -np.inf)
-    return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())

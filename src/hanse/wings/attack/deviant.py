@@ -105,10 +105,7 @@ class Deviant(OfSome):
     leaves: Count | None = None
     second: Literal["same", "copied", "mean", "opposed", "turns"] = "same"
     steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
-    starts: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
-    moved: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
-    kept: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
-    first: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    memory: dict[str, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     sent: dict[tuple[int, int], tuple[int, Tensor]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -141,8 +138,7 @@ class Deviant(OfSome):
         if self.longer > 1:
             whole = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
             request = with_training(request, lambda task: replace(task, work=self.longer * (task.work or whole)))
-        if self.start == "kept" and me.id in self.kept:
-            go_on = self.kept[me.id]
+        if self.start == "kept" and (go_on := self.memory.get(f"kept/{me.id}")) is not None:
             return with_training(request, lambda task: replace(task, start=go_on))
         return from_centres(request) if self.start == "sent" else request
 
@@ -164,8 +160,8 @@ class Deviant(OfSome):
                 for task, result in updates(request, reply):
                     self.steps[client] = result.row - task.start.to(result.row.device)
                     if client in self.clients:  # how the model that it was sent differs from the one before
-                        self.moved[client] = task.start - self.starts.get(client, task.start)
-                        self.starts[client] = task.start
+                        before = self.memory.get(f"start/{client}", task.start)
+                        self.memory.update({f"moved/{client}": task.start - before, f"start/{client}": task.start})
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's deviations."""
@@ -199,12 +195,12 @@ class Deviant(OfSome):
             attacker = Attacker(self.clients, kind=cast(Attack, self.sends), scale=self.scale, of=self.of)
             row = attacker.spoilt(me, round, task, row)
         elif self.sends == "echo":
-            first = self.first.setdefault(me.id, task.start)  # the model from which the client first deviated
+            first = self.memory.setdefault(f"first/{me.id}", task.start)  # where it first deviated
             if task.centre is not None and task.mu:  # or it has bought nothing
                 bought = (task.centre - first).to(row.device)
                 row = moved((row - start).norm() * (self.scale * bought / (bought.norm() + 1e-12)))
         elif self.sends != "trained":
-            step = {"copied": copied, "last": self.moved.get(me.id)}.get(self.sends)
+            step = {"copied": copied, "last": self.memory.get(f"moved/{me.id}")}.get(self.sends)
             row = moved(None if step is None else self.scale * step)
         elif self.scale != 1:
             row = row.clone()
@@ -219,7 +215,7 @@ class Deviant(OfSome):
                 added[:width] += share * step[:width].norm() * noise
             row = row + added
         if self.start == "kept":
-            self.kept[me.id] = row
+            self.memory[f"kept/{me.id}"] = row
         if self.second == "opposed":
             noise, lead_step = torch.zeros_like(row), self.steps.get(self.clients[0])
             if lead_step is not None:
