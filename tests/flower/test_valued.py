@@ -105,8 +105,9 @@ def test_models_state_and_generators_are_as_without_hanse(name: str, tmp_path: P
 def test_what_a_strategy_saves_is_what_it_saves_without_hanse(tmp_path: Path) -> None:
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
-    plain(Saving(tmp_path / "without"))
-    watched(Saving(tmp_path / "with"), tmp_path / "run")
+    kinds = ("npz", "torch", "text")
+    plain(Saving(tmp_path / "without", *kinds))
+    watched(Saving(tmp_path / "with", *kinds), tmp_path / "run")
     assert len(files(tmp_path / "with")) == 2 * ROUNDS + 1
     assert files(tmp_path / "with").keys() == files(tmp_path / "without").keys()
     for saved, written in files(tmp_path / "with").items():
