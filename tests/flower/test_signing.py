@@ -23,6 +23,7 @@ from forging import receipt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import KEY, PINNED, InProcessGrid, client_app
+from mistaken import mistakes
 from test_flower_in_process import experiment
 
 import hanse.flower
@@ -404,9 +405,8 @@ def test_a_key_is_pinned_by_address_and_another_is_refused(tmp_path: Path) -> No
     pinned = pin(home, "fed.example.org:9092", first)
     assert pin(home, "fed.example.org:9092", None) == pin(home, "fed.example.org:9092", first) == pinned
     assert public_key(pin(home, "[::1]:9092", second)) == OTHER_KEY
-    with pytest.raises(UserError) as wrong:
-        pin(home, "fed.example.org:9092", second)
-    assert str(wrong.value).startswith(f"--operator: {second}: has the fingerprint {fingerprint(OTHER_KEY)}; the key")
+    [wrong] = mistakes(pin, home, "fed.example.org:9092", second)
+    assert wrong.startswith(f"--operator: {second}: has the fingerprint {fingerprint(OTHER_KEY)}; the key")
     assert public_key(pinned) == PINNED
     second.write_text("ssh-ed25519 AAAA")
     with pytest.raises(UserError, match="64 hexadecimal"):
