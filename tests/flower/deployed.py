@@ -23,24 +23,16 @@ from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
 
 APP = Path(__file__).parent / "app"
-MECHANISMS: dict[str, dict[str, Any]] = {
-    "fedavg": {"clients_per_round": 3},
-    "greedyfed": {"clients_per_round": 3},
-    "gtfedavg": {"clients_per_round": 3},
-    "pifl": {"by_contribution": 2, "at_random": 1},
-    "ipfl": {"keep_best": False, "eagerness": 5e4},  # enough for models of some 150 samples to be worth their cost
-}
 PAYMENTS = {"pifl": {"bid", "pay", "reimburse", "reward"}, "ipfl": {"market"}}  # what their books hold beside grants
 AUCTION = {"by_contribution": 4, "at_random": 4}  # TIFF with a seat for everybody: books, and two exchanges a round
 
 
 def experiment(name: str = "fedavg", nodes: int = 5, rounds: int = 5, **more: Any) -> hanse.Experiment:
     """One thread, one seat after another: the path that a node takes."""
-    options = {**MECHANISMS.get(name, {}), **more.pop("mechanism", {})}
     sections: dict[str, Any] = {
         "data": {"clients": nodes, "client_test": 0.2, "client_validation": 0.2},
         "model": {"name": "mlp", "hidden": [8]},
-        "mechanism": {"name": name, **options},
+        "mechanism": {"name": name, **more.pop("mechanism", {})},
         "train": {"lr": 0.05},
         "engine": {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
         "eval": {"every": rounds},

@@ -13,12 +13,11 @@ from flwr.serverapp import strategy as flower
 
 
 class Own(flower.FedAvg):
-    """A user's own: half-way to the median, with a memory, a draw and a file."""
+    """A user's own: the tanh of the average, with a memory and a draw."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.kept: dict[str, Any] = {"rounds": [], "noise": []}
-        self.folder = folder
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
@@ -29,40 +28,28 @@ class Own(flower.FedAvg):
 
 
 class Saving(flower.FedAvg):
-    """As in Flower's documentation: the average is saved after each round."""
+    """As in Flower's documentation: what a round made is saved after it, in files of these kinds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *kinds: str) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self.kinds = folder, kinds
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        np.savez(self.folder / f"round-{server_round}.npz", *arrays.to_numpy_ndarrays())
-        import torch
-
-        torch.save(arrays.to_torch_state_dict(), str(self.folder / f"round-{server_round}.pt"))
-        with (self.folder / "log.txt").open("a") as log:
-            log.write(f"{server_round}\n")
-        return arrays, metrics
-
-
-class SavingMedian(flower.FedMedian):
-    """A rule that is no average, and writes."""
-
-    def __init__(self, folder: Path, how: str) -> None:
-        super().__init__()
-        self.folder, self.how = folder, how
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        if self.how == "text":
-            with (self.folder / "log.txt").open("a") as log:
-                log.write(f"{server_round}\n")
-        else:
+        if "npz" in self.kinds:
+            np.savez(self.folder / f"round-{server_round}.npz", *arrays.to_numpy_ndarrays())
+        if "torch" in self.kinds:
             import torch
 
             torch.save(arrays.to_torch_state_dict(), str(self.folder / f"round-{server_round}.pt"))
+        if "text" in self.kinds:
+            with (self.folder / "log.txt").open("a") as log:
+                log.write(f"{server_round}\n")
         return arrays, metrics
+
+
+class SavingMedian(Saving, flower.FedMedian):
+    """A rule that is no average, and writes."""
 
 
 def noisy(strategy: flower.Strategy) -> flower.Strategy:

@@ -10,13 +10,12 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from commands import invoke
+from commands import run_hanse
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import play
 from test_agreement import paying
 from test_flower_in_process import grid_of
 
-import hanse
 from hanse.core.entry import LOG
 
 Lines = list[bytes]
@@ -78,9 +77,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def found(run: Path, *more: object) -> bool:
     """Return whether ``hanse ledger verify`` refuses a run."""
-    result = invoke("ledger", "verify", run, *more)
-    assert result.exception is None or isinstance(result.exception, hanse.UserError | SystemExit), result.exception
-    return result.exit_code != 0
+    return run_hanse("ledger", "verify", run, *more)[0] != 0
 
 
 def refused_in_all_cases(played: Path, folder: Path, edit: Callable[[Path], None]) -> list[str]:

@@ -123,14 +123,8 @@ def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, mo
     who = np.array(["A", "B", "C", "D", "E"])[np.arange(len(y)) % N]
     vars(module).update(TwoInputs=lambda *_: Two(), two_inputs=lambda: as_dataset((x, y, who)))
     monkeypatch.setitem(sys.modules, "hanse_test_two", module)
-    exp = hanse.Experiment(
-        data={"source": "hanse_test_two:two_inputs", "clients": N, "client_test": 0.2},
-        model={"name": "hanse_test_two:TwoInputs"},
-        mechanism={"name": "fedavg", "clients_per_round": 3},
-        train={"lr": 0.1},
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": 2},
-    )
+    data = {"source": "hanse_test_two:two_inputs", "clients": N, "client_test": 0.2}
+    exp = experiment("fedavg", 2, data=data, model={"name": "hanse_test_two:TwoInputs"}, train={"lr": 0.1})
     local, flower = hanse.run(exp), over_flower(exp, tmp_path)
     assert torch.equal(local.table.rows, flower.table.rows)
     assert local.metrics[-1]["client/test_accuracy"] == flower.metrics[-1]["client/test_accuracy"]

@@ -322,22 +322,6 @@ def test_noise_on_a_network_is_the_participants_own_and_survives_restarts(tmp_pa
     assert not torch.equal(played(tmp_path / "third").table.rows, first.table.rows)
 
 
-def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Path) -> None:
-    exp = everyone(federation={"deadline_s": 0.3})
-
-    def late(node: int, message: FlowerMessage, reply: FlowerMessage) -> FlowerMessage | None:
-        asked = message.content["hanse"]
-        return None if node == 101 and asked.get("round") == 2 and "Train" in asked["header"] else reply
-
-    seen: list[list[PrivateRow]] = []
-    grid = grid_of(exp, tmp_path, meddle=late)
-    look = [After(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
-    run = over(grid, exp, tmp_path / "run", *look)
-    assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
-    assert torch.equal(seen[1][1].row, seen[0][1].row)
-    assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
-
-
 def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
     whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
     half = over_flower(experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half")

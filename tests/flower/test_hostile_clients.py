@@ -1,16 +1,14 @@
 """One hostile client among honest ones, with every mechanism: no message of it ends a round, or touches the others."""
 
 import json
-import logging
-import re
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arena import LIAR, Arena, N, fuzzed
+from arena import LIAR, Arena, fuzzed
 from flwr.app import Message, RecordDict
-from hostile import WORST, Parts
+from hostile import FILES, Parts
 
 from hanse.core.entry import MINT
 from hanse.mechanisms.registry import MECHANISMS
@@ -66,34 +64,25 @@ def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(
     fuzz(name, messages // len(PLAYED) + 1, seed, tmp_path)
 
 
-def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each for what is wrong with it, in the first message that has the field in question."""
-    arena, left, due = Arena({"name": "tiff", **OPTIONS["tiff"]}, tmp_path), [*WORST], list[str]()
-
-    def meddle(records: RecordDict, request: Message) -> RecordDict:
-        for bad in left:
-            parts = Parts(records)
-            with suppress(LookupError):
-                bad[1](parts)
-                left.remove(bad)
-                due.append(bad[0])
-                return parts.records()
-        return records
-
-    arena.meddle = meddle
-    caplog.set_level(logging.INFO, "hanse.federation")
-    while left:
-        before = len(left)
-        arena.play(2, lambda played: None)
-        assert len(left) < before, left
-    told = [why for record in caplog.records if (why := record.getMessage().partition("): refused: ")[2])]
-    assert all(re.match(said, why) for said, why in zip(due, told, strict=True)), told
-    assert "client 0" not in caplog.text
+BROKEN = "float32", (3,), FILES["PK"]
+READ: list[tuple[Callable[[Parts], None], str]] = [  # tests/federation/test_untrusted.py has more of each
+    (lambda parts: parts.header["fields"].update(client=LIAR - 1), "not a reply of this client"),
+    (lambda parts: parts.header["fields"].update(results=5), "Reply.results: 5: "),
+    (lambda parts: setattr(parts, "text", "[" * 100_000), "the header is not JSON"),
+    (lambda parts: parts.beside.update(shell="x"), "unknown value 'shell' beside the message"),
+    (lambda parts: parts.arrays.update(dict.fromkeys(parts.arrays, BROKEN)), "an array cannot be read: "),
+]
 
 
-def test_without_a_hostile_client_nobody_is_refused(tmp_path: Path) -> None:
-    arena = Arena({"name": "pifl", **OPTIONS["pifl"]}, tmp_path)
-    seen: list[Played] = []
-    arena.play(3, seen.append)
-    assert [played.view.refusals for played in seen] == [()] * 3
-    assert [len(played.view.roster) for played in seen] == [N] * 3
+def test_each_part_of_a_message_is_read_before_it_counts(tmp_path: Path) -> None:
+    arena, seen = Arena({"name": "pifl", **OPTIONS["pifl"]}, tmp_path), list[Played]()
+    for change, said in READ:
+
+        def meddle(records: RecordDict, request: Message, change: Any = change) -> RecordDict:
+            change(parts := Parts(records))
+            return parts.records()
+
+        arena.meddle = meddle
+        arena.play(1, seen.append)
+        [(client, why)] = seen[-1].view.refusals
+        assert (client, why.startswith(said)) == (LIAR, True), why

@@ -68,25 +68,18 @@ def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
 # ---- what they say
 
 
-@pytest.mark.parametrize(
-    ("lie", "said"),
-    [
-        ({"input_shape": [9], "order": 0}, "of shape [9] with 10 classes; those of the members are of shape [1, 8, 8]"),
-        ({"num_classes": 3, "order": 0}, "3 classes"),
-    ],
-)
 def test_a_liar_in_the_first_place_is_kept_out_and_the_others_play(
-    lie: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     exp = experiment("fedavg", rounds=1)
-    grid = grid_of(exp, tmp_path, meddle=lies(100, **lie))
+    grid = grid_of(exp, tmp_path, meddle=lies(100, num_classes=3, order=0))
     assert [m["present"] for m in run_with(grid, exp, tmp_path / "run").metrics] == [N - 1]
     register = Members.read(tmp_path / "run" / "members.json")
     assert {m.key: m.id for m in register.by_key.values()} == {key_of(101 + i): i for i in range(N - 1)}
     [line] = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
     assert line.startswith(f"node 100 (key {key_of(100)}, registered as 'site-100'): is kept out: ")
-    assert said in line
+    assert "with 3 classes; those of the members are of shape [1, 8, 8] with 10 classes" in line
 
 
 def test_samples_are_compared_with_the_servers_own_whatever_most_nodes_say(
@@ -329,24 +322,3 @@ def test_a_damaged_line_of_orders_is_named(tmp_path: Path) -> None:
     (tmp_path / "operator.jsonl").write_text('{"order": "expel", "client": "x"}\n')
     with pytest.raises(hanse.UserError, match=r"operator\.jsonl"):
         Orders.read(tmp_path)
-
-
-def test_a_newcomer_whose_answers_take_longer_than_a_minute_gets_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With twenty nodes on a busy machine each answer came too late, so that for ten minutes nobody got in."""
-    grid = grid_of(experiment("fedavg"), tmp_path)
-    (federation, clock), sent_at = federation_of(grid), dict[str, float]()
-    push, pull = grid.push_messages, grid.pull_messages
-
-    def pushed(messages: Any) -> list[str]:
-        names = list(push(messages))
-        sent_at.update(dict.fromkeys(names, clock.now))
-        return names
-
-    monkeypatch.setattr(grid, "push_messages", pushed)
-    monkeypatch.setattr(grid, "pull_messages", lambda ids: pull([i for i in ids if clock.now >= sent_at[i] + 100]))
-    monkeypatch.setattr(federation, "deadline_s", 0.0)
-    while not federation.present(0).ids.tolist():
-        clock.now += 1.0
-    assert clock.now == 165.0

@@ -1,7 +1,5 @@
 """What an operator does with a network that runs: look at it, back it up, bring it back elsewhere."""
 
-import errno
-import http.client
 import json
 import os
 import resource
@@ -13,12 +11,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from commands import invoke
 from inprocess import KEY, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
-from test_outages import same
+from test_outages import full, same
 
 import hanse
 from hanse.flower import agreement, server
@@ -149,10 +148,6 @@ def damaged(network: Loopback) -> None:
     log.write_bytes(log.read_bytes().replace(b"1", b"2", 3))
 
 
-def full(*_: Any, **__: Any) -> Any:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def runs(network: Loopback, name: str, pid: str = f"{os.getpid()} {begun_at(os.getpid())}") -> None:
     (network.folder / "logs").mkdir(exist_ok=True)
     (network.folder / "logs" / f"{name}.process").write_text(f"{pid}\n")
@@ -254,21 +249,18 @@ def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:
     server = serve.listen(network.folder, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def asked(page: str) -> tuple[int, str]:
-        link = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
-        link.request("GET", page)
-        answer = link.getresponse()
-        return answer.status, answer.read().decode()
+    def asked(page: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{server.server_address[1]}{page}", trust_env=False)
 
     with server:
-        lines = [line.rsplit(" ", 1) for line in asked("/metrics")[1].splitlines() if line[0] != "#"]
+        lines = [line.rsplit(" ", 1) for line in asked("/metrics").text.splitlines() if line[0] != "#"]
         said = {name: float(value) for name, value in lines}
         assert {name: value for name, value in said.items() if name.startswith("hanse_state")} == {
             f'hanse_state{{about="{one.about}",name="{one.name}"}}': checks.STATES.index(one.state)
             for one in checks.findings(network, NOW)
         }
-        assert (said['hanse_run_played{name="rounds"}'], asked("/health")[0]) == (3.0, 200)
+        assert (said['hanse_run_played{name="rounds"}'], asked("/health").status_code) == (3.0, 200)
         damaged(network)
-        status, text = asked("/health")
-        assert (status, text.split()[0]) == (503, "failure")
+        ill = asked("/health")
+        assert (ill.status_code, ill.text.split()[0]) == (503, "failure")
         server.shutdown()

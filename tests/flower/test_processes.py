@@ -59,17 +59,7 @@ def test_a_message_that_waits_ends_soon_after_its_node() -> None:
                 message.kill()
 
 
-@pytest.mark.slow
-def test_without_a_keeper_the_command_says_so_and_starts_flowers_own(tmp_path: Path) -> None:
-    command = link(tmp_path / "warm") / COMMAND
-    env = {**os.environ, SOCKET: str(tmp_path / "nobody"), "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    done = subprocess.run([command, "--help"], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert "starting cold" in done.stderr
-    assert "--runtime-api-address" in done.stdout
-
-
-@pytest.mark.parametrize("keeper", ["stands still", "dies"])
+@pytest.mark.parametrize("keeper", ["stands still", "dies", "is not there"])
 def test_nobody_waits_for_a_keeper_that(keeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     (tmp_path / COMMAND).write_text("#!/bin/sh\necho cold $1")
@@ -79,13 +69,16 @@ def test_nobody_waits_for_a_keeper_that(keeper: str, tmp_path: Path, monkeypatch
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "keeper"))
         server.listen()
-        command, env = [link(tmp_path / "warm") / COMMAND, "--help"], {SOCKET: str(tmp_path / "keeper")}
-        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as message:
+        command = [link(tmp_path / "warm") / COMMAND, "--help"]
+        env = {SOCKET: str(tmp_path / ("nobody" if keeper == "is not there" else "keeper"))}
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as message:
             if keeper == "dies":
                 caller, _ = server.accept()
                 with caller, caller.makefile("rb") as lines:
                     assert lines.readline().endswith(b"\n")
             assert message.stdout is not None
+            assert message.stderr is not None
+            assert message.stderr.readline().endswith("starting cold\n")
             assert message.stdout.readline() == "cold --help\n"
 
 

@@ -20,7 +20,7 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
 from hanse.flower.new import new
 from hanse.flower.nodes import key_of
-from hanse.flower.operator_key import make_operator_key
+from hanse.flower.operator_key import fingerprint, make_operator_key, public_key
 from hanse.runs.config import Experiment
 from hanse.wings.operate.certificates import make_certificates, make_node_key
 from hanse.wings.operate.loopback import Loopback
@@ -116,13 +116,15 @@ def test_a_key_that_no_node_can_have_is_refused_before_anything_starts(here: Pat
 
 
 def test_an_admitted_key_is_shown_as_the_run_will_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_operator_key(tmp_path / "certs")
+    operator, registered = make_operator_key(tmp_path / "certs"), list[Any]()
     make_node_key(tmp_path / "clinic")
     Loopback(tmp_path, tmp_path, (9100,)).save()
-    monkeypatch.setattr(Loopback, "register", lambda self, keys: None)
+    monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
     said = invoke("network", "admit", tmp_path, tmp_path / "clinic.pub", "--name", "a")
+    assert registered == [(str(tmp_path / "clinic.pub"), "a")]
     node = SimpleNamespace(public_key=public_key_to_bytes(load_ssh_public_key((tmp_path / "clinic.pub").read_bytes())))
     assert said.output.splitlines()[-1].endswith(key_of(node))
+    assert fingerprint(public_key(operator)) in said.output  # as 'join' shows it
 
 
 def test_the_example_is_whole() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -25,6 +23,7 @@ from forging import receipt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import KEY, PINNED, InProcessGrid, client_app
+from mistaken import mistakes
 from test_flower_in_process import experiment
 
 import hanse.flower
@@ -44,7 +43,6 @@ from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
 from hanse.runs.recomputable import code_hash
 from hanse.wings.operate import server_access
-from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 OTHER_KEY = OTHER.public_key().public_bytes_raw()
@@ -407,9 +405,8 @@ def test_a_key_is_pinned_by_address_and_another_is_refused(tmp_path: Path) -> No
     pinned = pin(home, "fed.example.org:9092", first)
     assert pin(home, "fed.example.org:9092", None) == pin(home, "fed.example.org:9092", first) == pinned
     assert public_key(pin(home, "[::1]:9092", second)) == OTHER_KEY
-    with pytest.raises(UserError) as wrong:
-        pin(home, "fed.example.org:9092", second)
-    assert str(wrong.value).startswith(f"--operator: {second}: has the fingerprint {fingerprint(OTHER_KEY)}; the key")
+    [wrong] = mistakes(pin, home, "fed.example.org:9092", second)
+    assert wrong.startswith(f"--operator: {second}: has the fingerprint {fingerprint(OTHER_KEY)}; the key")
     assert public_key(pinned) == PINNED
     second.write_text("ssh-ed25519 AAAA")
     with pytest.raises(UserError, match="64 hexadecimal"):
@@ -489,20 +486,3 @@ def test_the_gate_stands_around_the_superlink_on_every_system(tmp_path: Path, mo
 def test_what_a_participant_lists_must_be_there() -> None:
     with pytest.raises(UserError, match=r"client_app.*'nobody:loss'"):
         client_app(mine, own=["nobody:loss"])
-
-
-@pytest.mark.usefixtures("unwarmed")
-def test_operator_and_participant_are_shown_the_same_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: Callable[..., tuple[int, str]]
-) -> None:
-    net = Loopback(tmp_path / "net", tmp_path / "net", (9100,))
-    net.folder.mkdir()
-    net.save()
-    registered: list[Any] = []
-    monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
-    admitted = invoke("network", "admit", net.folder, tmp_path / "clinic.pub", "--name", "c")
-    assert registered == [(str(tmp_path / "clinic.pub"), "c")]
-    shown = fingerprint(public_key(net.operator))
-    assert shown in admitted.output
-    assert shown in join("--operator", net.operator)[1]
-    assert public_key(Path(os.environ[operator_key.PINNED])) == public_key(net.operator)

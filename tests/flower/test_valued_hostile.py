@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
-from recorded import RecordedGrid, first_arrays
+from recorded import SHAPES, RecordedGrid, first_arrays
 from strategies import Last
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 
@@ -56,19 +55,6 @@ def test_an_evaluation_may_do_what_it_likes_to_its_arrays(kind: type[Strategy], 
     assert worths(tmp_path / "run") == worths(tmp_path / "other")
 
 
-def test_an_evaluation_that_ends_the_program_is_a_gap(tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    def leaving(arrays: ArrayRecord) -> float:
-        calls.append(1)
-        if len(calls) > 5:
-            sys.exit(3)
-        return evaluate(arrays)["loss"]
-
-    assert watched(FedAvg(), tmp_path / "run", validation=leaving) == plain(FedAvg())
-    assert gaps(tmp_path / "run") == ["validation: SystemExit: 3"] * ROUNDS
-
-
 # ---- replies
 
 
@@ -81,6 +67,11 @@ def weighing(weight: Any) -> Callable[[Message], None]:
 
 def words(reply: Message) -> None:
     reply.content["arrays"]["w"] = Array(np.full((4, 3), "x"))
+
+
+def long(reply: Message) -> None:
+    """An update of a norm that a round refuses, and a strategy averages."""
+    reply.content["arrays"] = ArrayRecord({k: Array(np.full(shape, 3e17, np.float32)) for k, shape in SHAPES.items()})
 
 
 def changing(change: Callable[[Message], None]) -> RecordedGrid:
@@ -110,11 +101,16 @@ def test_a_reply_that_cannot_be_read_is_refused_and_the_others_are_valued(
     assert all((seat.value is None) == (seat.client == 0) for seat in seats)
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedMedian])
-def test_a_model_with_refused_replies_in_it_has_no_values(kind: type[Strategy], tmp_path: Path) -> None:
-    change = weighing(-5)
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [(FedAvg, weighing(-5)), (FedMedian, weighing(-5)), (FedAvg, long)],
+    ids=["few", "median", "long"],
+)
+def test_a_model_with_refused_replies_in_it_has_no_values(
+    kind: type[Strategy], change: Callable[[Message], None], tmp_path: Path
+) -> None:
     assert watched(kind(), tmp_path / "run", changing(change)) == plain(kind(), changing(change))
-    assert all("refused here" in str(gap) for gap in gaps(tmp_path / "run"))
+    assert all(str(gap).endswith("refused here, of node 1") for gap in gaps(tmp_path / "run"))
     assert worths(tmp_path / "run") == [None] * 4 * ROUNDS
 
 

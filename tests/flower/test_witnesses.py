@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import invoke
+from commands import run_hanse
 from inprocess import KEY, play
 from rotation import rotating
 from test_flower_in_process import N, grid_of
@@ -29,15 +29,6 @@ def witnesses(folder: Path) -> Path:
     return file
 
 
-def command(*args: object) -> tuple[int, str]:
-    result = invoke(*args)
-    return result.exit_code, result.output
-
-
-def refusals(run: Any) -> list[tuple[int, int, str]]:
-    return list(load_run(run.path).refusals())
-
-
 def refused(run: Any) -> list[tuple[int, int]]:
     """The rounds and clients that were refused with an alarm."""
     return sorted({(round, c) for round, c, reason in load_run(run.path).refusals() if "ALARM" in reason})
@@ -50,14 +41,14 @@ def test_heads_are_cosigned_by_everybody_who_was_asked(whole: Any, tmp_path: Pat
     assert refused(run) == []
     lines = [json.loads(line) for line in (tmp_path / "run" / COSIGNED).read_text().splitlines()]
     assert {line["client"] for line in lines} == set(range(N))
-    code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", witnesses(tmp_path), "--json")
+    code, said, _ = run_hanse("ledger", "verify", tmp_path / "run", "--witnesses", witnesses(tmp_path), "--json")
     assert (code, json.loads(said)["witnessed"]) == (0, 3)
     members, key = tmp_path / "run" / "members.json", (tmp_path / "node2" / "witness.pub").read_text().strip()
     members.write_text(members.read_text().replace(key, "ab" * 32))
-    code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
+    code, _, said = run_hanse("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
     assert (code, "another key for node2" in said) == (1, True)
     (tmp_path / "run" / COSIGNED).write_text("".join(json.dumps(line) + "\n" for line in lines if line["client"] < 2))
-    code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
+    code, _, said = run_hanse("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
     assert code == 1
     assert "no head is cosigned by more than half of the 5 witnesses; the most is 2" in said
 
@@ -101,8 +92,8 @@ def test_another_book_for_one_participant_is_found_in_the_round_in_which_it_is_s
     assert {c for _, c in refused(run)} == {1}
     [why, *_] = alarms(own)
     assert any(said in why for said in ("was rolled back", "is not shown to begin with", "two heads"))
-    told = [command("receipt", "verify", path) for path in own.glob("*/client-1/receipts/client-1.jsonl")]
-    alarmed = [(code, "its node has raised the alarm: the book" in said) for code, said in told]
+    told = [run_hanse("receipt", "verify", path) for path in own.glob("*/client-1/receipts/client-1.jsonl")]
+    alarmed = [(code, "its node has raised the alarm: the book" in said) for code, _, said in told]
     assert alarmed == [(1, True)] * (first == 2)  # then it has a receipt of round 0
 
 

@@ -1,13 +1,11 @@
 """No attack moves a round's model further than the bound that the charter's page proves."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-import hanse
 from hanse.core.part import Group
 from hanse.mechanisms.robust import lengths
 from hanse.mechanisms.weigh import UniformWeights
@@ -71,53 +69,6 @@ def test_no_attack_of_a_thousand_passes_the_bound(number: int) -> None:
     assert max(shares) <= 1 + 1e-5
     assert max(shares) > 0.4  # it is no empty bound
     assert silent > 20
-
-
-@dataclass
-class BesideHonesty:
-    """In every round of a run holds the model against the one that honest members would have made from the same start.
-
-    Cheats send ``scale`` times their true step and say that they have ``size`` times their samples.
-    """
-
-    cheats: set[str]
-    scale: float
-    size: float
-    shares: list[float] = field(default_factory=list)
-
-    def on_round(self, metrics: Any, played: Any) -> None:
-        view, part = played.view, played.view.context.slots["weigh"]
-        [group] = view.groups()
-        members, place = part.places(group)
-        bad = [k for k, name in enumerate(members) if name in self.cheats]
-        rows, samples = view.trained.rows.clone(), view.trained.num_samples.copy()
-        theirs = group.at[np.isin(place, bad)]
-        rows[theirs] = group.old + (rows[theirs] - group.old) / self.scale
-        samples[theirs] /= self.size
-        honest = replace(group, view=replace(view, updates=replace(view.trained, rows=rows, num_samples=samples)))
-        moved = (played.state.table.rows[group.row] - honest.made(part.aggregate(honest, {})))[: group.num_parameters]
-        self.shares.append(float(moved.double().norm()) / bound(lengths(honest), place, bad, part.cap, part.clip))
-
-
-@pytest.mark.parametrize("who", ["north", "isle", "north, isle"])  # north has two keys
-def test_liars_of_a_real_run_stay_below_the_bound_in_every_round(who: str) -> None:
-    keys = {"north": [0, 1], "south": [2], "west": [3], "east": [4], "isle": [5]}
-    members = {name: {"clients": [f"client {k}" for k in mine]} for name, mine in keys.items()}
-    cheats = {*who.split(", ")}
-    acting = [k for name in cheats for k in keys[name]]
-    for scale, size in ((10.0, 1.0), (50.0, 1.0), (-50.0, 1e9)):
-        watch = BesideHonesty(cheats, scale, size)
-        sends = "trained" if scale > 0 else "flip"
-        acts = {"clients": acting, "times": {"samples": size}, "sends": sends, "scale": abs(scale)}
-        run = hanse.run(
-            hanse.Experiment(
-                data={"source": "digits", "clients": 6}, model="logistic", engine={"threads": 1}, run={"rounds": 4},
-                charter={"title": "Isles", "members": members, "cap": 0.25, "length": 1.5},
-                mechanism={"name": "fedavg", "clients_per_round": 6}, behaviour={"deviant": acts},
-            ), observers=[watch],
-        )  # fmt: skip
-        assert (len(watch.shares), 0 < max(watch.shares) <= 1 + 1e-5) == (4, True)
-        assert max(line["weigh/largest_member"] for line in run.metrics) <= 0.25 + 1e-9
 
 
 def test_half_of_the_members_are_not_bounded_and_nobody_moves_nothing() -> None:
