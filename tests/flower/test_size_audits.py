@@ -28,7 +28,7 @@ from hanse.flower.client import client_app
 from hanse.flower.members import Orders, give
 from hanse.ledger import run_ledger
 from hanse.ledger.note import load_key
-from hanse.runs.round import finish, play_round
+from hanse.runs.round import play_round
 from hanse.runs.rundir import RunDir
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.evidence.proved_sizes import FAILED, PROVED
