@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import hanse
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -21,3 +23,7 @@ def test_the_wheel_has_every_template_and_page(project: Path, name: str, files: 
     assert len(installed) > files
     folders = {p.parent for p in package.rglob("*.py")}
     assert [f for f in folders if not (f / "__init__.py").is_file()] == []  # else setuptools does not find it
+
+
+def test_public_names_are_completed_and_documented_before_they_are_imported() -> None:
+    assert sorted(dir(hanse)) == sorted(hanse.__all__)

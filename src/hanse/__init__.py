@@ -21,6 +21,7 @@ Examples:
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ _HOMES = {
     "valued": "hanse.flower.valued.valued",
     "who_gains": "hanse.lab.joining",
 }
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not yet, for help and completion."""
+    return [name for name in __all__ if name != "valued" or find_spec("flwr")]
 
 
 def __getattr__(name: str) -> Any:

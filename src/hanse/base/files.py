@@ -47,13 +47,14 @@ MEMBERS = "members.json"  # who takes part in a federation on a network
 Arrays = dict[str, NDArray[Any]]
 
 
-def run_folder(folder: Path) -> Path:
+def run_folder(folder: str | Path) -> Path:
     """Check that nothing in a run directory leads out of it, and return its path.
 
     Raises:
         UserError: there is no such folder, it has no ``config.toml``, or it contains a link or anything else that is
             neither a file nor a folder.
     """
+    folder = given_path("folder", folder)
     if not folder.is_dir():
         what = "is a file, not a run directory" if folder.exists() else "there is no such run directory"
         raise UserError(f"{folder}: {what}")

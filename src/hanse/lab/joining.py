@@ -294,7 +294,7 @@ def who_gains(
         progress: whether to show a bar on standard error. None: after 2 seconds, in a terminal or notebook.
 
     Returns:
-        The gains by client and mechanism.
+        The gains by client and mechanism (:class:`hanse.lab.joining.Joining`).
 
     Raises:
         UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; if the data do not

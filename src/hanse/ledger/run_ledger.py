@@ -107,7 +107,7 @@ class BooksAtCheckpoint:
         return self.pending[-missing:] if (missing := self.count - count) > 0 else ()
 
 
-def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
+def open_ledger(folder: str | Path, *, read_only: bool = True) -> Ledger:
     """Open the ledger of a run directory.
 
     The name of the book and the operator's key come from ledger.json, the floor from config.toml.
@@ -120,7 +120,8 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
         UserError: it is not a run directory, the run has no payments, its ledger.json is malformed, or the ledger
             cannot be opened.
     """
-    config = read_toml(run_folder(folder) / "config.toml")
+    folder = run_folder(folder)
+    config = read_toml(folder / "config.toml")
     if not (folder / "ledger.json").exists():
         if has_books(folder):
             raise UserError(f"{folder / 'ledger.json'}: is gone: bring back a backup of it")
@@ -224,6 +225,9 @@ def verify_run(
         receipts: what participants kept of the book.
         heads: further heads that the book must have had, each with who names it, such as a witness.
         met: is called with each transaction that was found right.
+
+    Returns:
+        What was found; its ``wrong`` is None if the books hold, else it says what does not.
 
     Raises:
         UserError: the metrics are damaged.

@@ -83,7 +83,7 @@ def load_market(folder: Path) -> list[MarketRound]:
     return found
 
 
-def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False) -> Audit:
+def audit_run(folder: str | Path, told: ProgressCallback = untold, trust: bool = False) -> Audit:
     """Check a run's books and records, and models that are recorded by their hashes.
 
     Checked are whether the rounds' files and the checkpoints are unchanged, whether the settings are those that were
@@ -99,6 +99,9 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
         told: a function called after each check with the number done; the total is not known.
         trust: whether to import a payment rule of the user's own that the run's settings name. Otherwise the audit
             says that it was not called again.
+
+    Returns:
+        The number of markets, the checks (:class:`hanse.core.telling.Check`: ``holds``, and what was found) and facts.
 
     Raises:
         UserError: there is no run, nobody pays in it and no rule makes models of its own, or it cannot be read.

@@ -109,12 +109,12 @@ class Invoice:
         return sum(line.amount > 0 for line in self.lines)
 
 
-def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> Invoice:
+def invoice(folder: str | Path, budget: str | float, currency: str, by: str | None = None) -> Invoice:
     """Split a total among the participants of a run.
 
     Args:
         folder: the run directory.
-        budget: the total, a decimal number of the currency.
+        budget: the total, a decimal number of the currency (text is exact).
         currency: three capital letters (ISO 4217).
         by: "value": by the sums of the values of their updates. "earned": by what the others paid them, less what they
             paid. "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
@@ -128,10 +128,11 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     if len(currency) != 3 or not (currency.isascii() and currency.isupper() and currency.isalpha()):
         raise UserError(f"--currency '{currency}': must be three capital letters, such as EUR")
     digits = _DIGITS.get(currency, 2)
-    total = _coins(budget, currency, digits)
+    total = _coins(str(budget), currency, digits)
     if by is not None and by not in BY:
         raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
-    run = load_run(run_folder(folder))
+    folder = run_folder(folder)
+    run = load_run(folder)
     booked = (folder / "ledger.json").exists()
     if wrong := wrong_books(folder) if booked else run.wrong_in_books:
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")

@@ -166,7 +166,7 @@ def value(
             about a second. For "path", which asks step by step, it has no effect.
 
     Returns:
-        The values with their standard errors, and how they were found.
+        The values with their standard errors, and how they were found (:class:`hanse.reports.valuing.Valuation`).
 
     Raises:
         UserError: updates are inconsistent, numbers are not finite, weights are wrong, an option belongs to another
@@ -259,7 +259,7 @@ def shapley(
         n_jobs: as in :func:`value`.
 
     Returns:
-        The values with their standard errors, and how they were found.
+        The values with their standard errors, and how they were found (:class:`hanse.reports.valuing.Valuation`).
 
     Raises:
         UserError: names are repeated, an option belongs to another method, there are too many names for the method, or

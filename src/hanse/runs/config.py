@@ -355,7 +355,8 @@ class Experiment(BaseModel):
         eval: when and how models are tested.
         run: rounds, seed, checkpoints, limits.
 
-    A section of a wing, such as ``[charter]``, stands in ``model_extra``.
+    The options of each section stand in its class: ``help(type(experiment.train))``; those of mechanisms and their
+    parts in ``hanse list NAME``. A section of a wing, such as ``[charter]``, stands in ``model_extra``.
 
     Raises:
         UserError: the experiment has mistakes. The message has a line for each: the key, the value, and what is
