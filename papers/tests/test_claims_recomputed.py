@@ -71,9 +71,9 @@ def test_it_does_so_with_more_seeds_repeats_and_other_effects(tmp_path: Path) ->
             seed, given = line["given"]["run"]["seed"], line["given"]
             for step in (0, 5, 10, 15) if seed < 5 and given["data"]["seed"] == seed else ():
                 part = {name: {**given[name], "seed": seed + step} for name in ("run", "data")}
-                factor = 1 - 0.001 * (place % 3 if step else 1)
-                curves = {n: [v and v * factor for v in c] for n, c in line["curves"].items() if n != "test/separated"}
-                more = line | {"given": given | part, "curves": line["curves"] | curves}
+                changed = {name: curve for name, curve in line["curves"].items() if name != "test/separated"}
+                less = {n: [v and v * (1 - 0.001 * (place % 3 or not step)) for v in c] for n, c in changed.items()}
+                more = line | {"given": given | part, "curves": line["curves"] | less}
                 more |= {"key": key_of(more["given"], IDS)} if step else {"made": {"instructions": f"other {place}"}}
                 lines += [more] * (not step or more["key"] not in there)
         (tmp_path / file).parent.mkdir(parents=True)
