@@ -22,7 +22,7 @@ from own_forms import draws, from_arrays, from_frame, holds
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples
 from hanse.data.encoding import spread
-from hanse.data.kinds import held
+from hanse.data.kinds import alike, held
 from hanse.data.own import as_dataset
 
 ROWS = 40
@@ -269,6 +269,12 @@ def test_an_array_is_what_was_written_or_refused(draws: int) -> None:
 
 
 # ---- targets and clients
+
+
+def test_ids_of_many_digits_are_read_to_the_last_one() -> None:
+    long = "1" * 40
+    assert alike([(long + "2", 0), (long + "3", 0)]) == ""
+    assert alike([(long, 0), (f"0{long}.0", 0)]) == f"'{long}' and '0{long}.0'"
 
 
 def same(value: Any) -> tuple[str, str]:

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from hanse.games.first_order import impartial_places
 
+NUMBER = st.floats(-1e9, 1e9)
 
-@given(st.integers(1, 12), st.booleans(), st.integers(0, 2**32 - 1))
+
+@given(st.lists(st.tuples(NUMBER, st.booleans(), NUMBER), min_size=1, max_size=12), st.booleans())
 def test_places_are_a_ranking_and_what_a_half_is_worth_moves_nobody_of_the_other(
-    m: int, ahead: bool, seed: int
+    players: list[tuple[float, bool, float]], ahead: bool
 ) -> None:
-    draw = np.random.default_rng(seed)
-    side = draw.random(m) < 0.5
-    values, other = draw.integers(-4, 5, (2, m)) * 10.0 ** draw.integers(-9, 10, (2, m))  # with ties
+    values, side, other = map(np.array, zip(*players, strict=True))
+    m = len(values)
     places = impartial_places(values, side, ahead)
     np.testing.assert_allclose(np.sort(places), (np.arange(m) + 0.5) / m - 0.5, atol=1e-12)
     changed = impartial_places(np.where(side, other, values), side, ahead)  # all that the False half can say

@@ -61,7 +61,7 @@ def test_a_repeat_elsewhere_is_kept_beside_the_run_and_the_first_counts(tmp_path
 
 def test_every_wrong_line_is_told_in_one(tmp_path: Path) -> None:
     kept = KeptFile(tmp_path)
-    for seed in range(11):
+    for seed in range(13):
         job, found = done(seed)
         kept.write(job, found | {"audit": AUDIT})
     lines = text(kept)
@@ -74,14 +74,15 @@ def test_every_wrong_line_is_told_in_one(tmp_path: Path) -> None:
     lines[5] = "[" * 100_000
     lines[6] = "{}"
     lines[7] = lines[0]
-    for place, audit in enumerate(({"rounds": 3, "records": 1}, {"rounds": 3, "records": {"holds": True}}, {}), 8):
+    records = (1, {"holds": True}, {"holds": "yes", "said": ""})
+    for place, audit in enumerate(({}, {"rounds": "3"}, *({"rounds": 3, "records": one} for one in records)), 8):
         lines[place] = json.dumps(values[place] | {"audit": audit})
     rewritten(kept, lines)
     with pytest.raises(UserError) as wrong:
         kept.lines()
     key = [value["key"] for value in values]
-    assert [line.split()[2].strip(":") for line in wrong.value.lines] == [str(n) for n in range(2, 12)]
-    assert [n for n, line in enumerate(wrong.value.lines, 2) if any(k in line for k in key)] == [4, 5, 8, 9, 10, 11]
+    assert [line.split()[2].strip(":") for line in wrong.value.lines] == [str(n) for n in range(2, 14)]
+    assert [n for n, line in enumerate(wrong.value.lines, 2) if any(k in line for k in key)] == [4, 5, 8, *range(9, 14)]
 
 
 AUDIT = {"rounds": 3, "records": {"holds": True, "said": ""}}

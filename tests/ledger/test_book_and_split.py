@@ -59,8 +59,10 @@ def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, we
     ("wrong", "said"),
     [
         (Transaction("", "x", (("mint", -1), ("client/0", 1))), "step ''"),
+        (Transaction("a", "", (("mint", -1), ("client/0", 1))), "kind ''"),
         (Transaction("a", "x", (("mint", -1), ("client/0", 1)), "two\nlines"), "memo"),
         (Transaction("a" * 201, "x", (("mint", -1), ("client/0", 1))), "step 'a"),
+        (Transaction("a", "x" * 201, (("mint", -1), ("client/0", 1))), "kind 'x"),
         (Transaction("a", "x", (("mint", -1), ("client/0", 1)), "m" * 10_001), "memo 'm"),
         (Transaction("a", "x", (("mint", -1), (f"pool/{'p' * 196}", 1))), "account 'pool/p"),
         (Transaction("a", "x", (("client/0", 0),)), "1 postings"),

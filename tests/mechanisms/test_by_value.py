@@ -1,6 +1,8 @@
 """Payment by value: sums of zero, the order of the values' sums, nothing for opposite updates, limits by stakes."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from commands import invoke
 from experiments import digits
+from forging import rerecorded
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
@@ -103,10 +106,8 @@ def experiment(**sections: Any) -> hanse.Experiment:
 
 
 def test_a_client_that_does_not_send_its_update_pays_the_mean() -> None:
-    assert (
-        hanse.run(experiment(behaviour={"deviant": {"clients": [1], "silent": True}})).book.balance("client/1")
-        < 100 * TOKEN
-    )
+    run = hanse.run(experiment(behaviour={"deviant": {"clients": [1], "silent": True}}))
+    assert run.book.balance("client/1") < 100 * TOKEN
 
 
 def test_who_cannot_put_up_a_stake_trains_unpaid() -> None:
@@ -131,6 +132,16 @@ def test_payments_follow_from_the_records(played: Path) -> None:
         assert record["by_value_units"] == pytest.approx(10 * TOKEN * worth, abs=1)
 
 
+@pytest.mark.parametrize("change", [{"value": lambda v: v + np.arange(len(v))}, {"client": lambda v: v[1:]}])
+def test_records_that_do_not_give_the_payments_are_found(change: dict[str, Any], played: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(played, tmp_path / "copy")
+    with np.load(round_file(folder, 1)) as record:
+        arrays = {name: function(record[name]) for name, function in change.items()}
+    rerecorded(folder, 1, **arrays)
+    assert (failed := Examined(folder).failed()) is not None
+    assert failed.said.startswith("round 1: ")
+
+
 def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> None:
     with reading(played) as ledger:
         history = list(movements(ledger.history()))
@@ -145,6 +156,10 @@ def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> 
     assert wrong(history) == ""
     assert wrong([h for i, h in enumerate(history) if i not in at]).startswith("round 1: ")
     assert wrong([h for i, h in enumerate(history) if i != at[1]]).startswith("round 1: ")
+    stake = history[at[0]][1]
+    less = replace(stake, postings=tuple((name, units // 2) for name, units in stake.postings))
+    assert wrong([(r, less if i == at[0] else one) for i, (r, one) in enumerate(history)]).startswith("round 1: ")
+    assert wrong([*history, (9, stake)]).startswith("round 9: ")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import hanse
 from hanse.base.streams import stream
 from hanse.core.port import Reply
 from hanse.federation.behaviour import Behaviour, Me, with_updates
-from hanse.mechanisms.ipfl import ipfl_posted
+from hanse.mechanisms.ipfl import APART, ipfl_posted
 from hanse.mechanisms.market_checks import MarketRound
 from hanse.runs.replay import recorded_markets
 
@@ -50,6 +50,18 @@ def markets(tmp_path: Path, behaviour: Any, **options: Any) -> list[MarketRound]
 
 def importers(rounds: list[MarketRound]) -> list[int]:
     return [int(r.graph[:, ATTACKER].sum()) for r in rounds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shuffle", "gaussian", "same"])
+def test_a_free_attacker_has_importers_until_models_must_be_related(kind: str, tmp_path: Path) -> None:
+    """Review of the papers, A3: an attacker that asks nothing."""
+    behaviour = {"attacker": {"clients": [ATTACKER], "kind": kind, "of": "model"}}
+    assert importers(markets(tmp_path, behaviour))[0] >= 3
+    for of in ("travel", "first"):
+        rounds = markets(tmp_path, behaviour, related=3.0, of=of)
+        assert importers(rounds) == [0] * len(rounds)
+        assert all((r.market.distance[:8, ATTACKER] == APART).all() for r in rounds)
 
 
 def test_trade_wears_the_distance_down_unless_only_the_first_look_counts(tmp_path: Path) -> None:

@@ -113,10 +113,8 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
 
 
 def test_fedamp_keeps_each_model_and_pulls_it_to_a_mix_of_the_near_ones() -> None:
-    world = World(
-        fedamp(lam=0.02, step=0.5, sigma=2.0),
-        Scripted(move=lambda c, t: torch.full((P,), 0.0 if c < 2 else 10.0) + 0.01 * c),
-    )
+    federation = Scripted(move=lambda c, t: torch.full((P,), 0.0 if c < 2 else 10.0) + 0.01 * c)
+    world = World(fedamp(lam=0.02, step=0.5, sigma=2.0), federation)
     rows = world.play().state.table.rows
     torch.testing.assert_close(rows[:N, 0], torch.tensor([0.0, 0.01, 10.02, 10.03]))
     near = 0.25 * np.exp(-P * 1e-4 / 2.0)  # alpha exp(-d^2 / sigma) / sigma; the far ones count for nothing
@@ -172,9 +170,8 @@ def test_fedfomo_mixes_what_gains_by_its_own_losses() -> None:
     world = World(fedfomo(), Scripted(losses=losses, move=lambda c, t: t.start + torch.eye(P)[c] * (c + 1)))
     before = world.state.table.rows.clone()
     played = world.play()
-    assert [t.share for r in world.federation.asked[-1] for t in r.tasks if isinstance(t, port.Score)] == [
-        "validation"
-    ] * N
+    asked = [t for r in world.federation.asked[-1] for t in r.tasks if isinstance(t, port.Score)]
+    assert [task.share for task in asked] == ["validation"] * N
     W = played.view.mixed.W
     # client 0: gains 0.5/1 (its own) and 1/2 (client 1's); client 1: 1/1 from client 0
     np.testing.assert_allclose(W[0], [0.5, 0.5, 0, 0, 0, 0, 0, 0])
@@ -225,17 +222,15 @@ def test_a_cluster_whose_members_pull_apart_is_split_and_the_table_grows() -> No
 
 @pytest.mark.parametrize(("eps1", "eps2"), [(1.0, 1.0), (10.0, 100.0)])
 def test_a_long_mean_or_short_updates_do_not_split(eps1: float, eps2: float) -> None:
-    played = World(
-        cfl(eps1=eps1, eps2=eps2), Scripted(move=lambda c, t: t.start + (3.0 if c in (0, 2, 3) else -3.0))
-    ).play()
+    federation = Scripted(move=lambda c, t: t.start + (3.0 if c in (0, 2, 3) else -3.0))
+    played = World(cfl(eps1=eps1, eps2=eps2), federation).play()
     assert played.state.table.size == 1
     torch.testing.assert_close(played.state.table.rows[0], INITIAL + 1.5)  # a plain mean, whatever the samples
 
 
 def test_ifca_trains_and_holds_the_cluster_of_lowest_loss() -> None:
-    world = World(
-        ifca(clusters=3), Scripted(losses=lambda c, models: [0.5, 0.4, 0.4] if c % 2 else [0.1, float("nan"), 0.2])
-    )
+    federation = Scripted(losses=lambda c, models: [0.5, 0.4, 0.4] if c % 2 else [0.1, float("nan"), 0.2])
+    world = World(ifca(clusters=3), federation)
     before = world.state.table.rows.clone()
     played = world.play()
     assert [training(world, c)[0].row for c in range(N)] == [0, 1, 0, 1]

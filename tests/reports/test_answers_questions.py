@@ -279,6 +279,7 @@ def test_shapley_of_any_function_of_sets() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
+        ({"names": "abc"}, "names: 'abc': must be a list"),
         ({"names": ["a", "b", "a"]}, "names: two are called 'a'"),
         ({"worth": lambda have: 1.7e308 * (-1) ** len(have)}, "worth: returned up to 1.7e+308"),
         ({"names": [1, True]}, "names: two are called 1"),  # one in a set
@@ -288,6 +289,7 @@ def test_shapley_of_any_function_of_sets() -> None:
         ({"worth": lambda have: np.array([1j, 1])}, "worth: returned array([0.+1.j, 1.+0.j]) for no name: must be one"),
         ({"worth": lambda have: np.zeros(2, "datetime64[D]")}, "worth: returned array(['1970-01-01',"),
         ({"worth": lambda have: np.ma.array([1.0, 2.0], mask=[0, 1])}, "worth: returned masked_array("),
+        ({"nothing": np.nan}, "nothing: nan: must be a finite number"),
         ({"worth": lambda have: None}, "worth: returned None for no name: must be one number"),
         ({"permutations": 5}, "permutations: 5: has no effect: it is for method = 'monte_carlo', not 'exact'"),
     ],

@@ -103,6 +103,7 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
 
 TWO, SLOPE = [np.ones(2), np.zeros(2)], {"start": np.zeros(2), "gradient": np.negative}
 REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line begins
+    ({"updates": []}, "updates: the list is empty"),
     ({"updates": ROWS[0]}, "updates: one array of shape (5,): must be [n, P]"),
     ({"updates": {"a": ROWS[0], "b": ROWS}}, "updates['b']: has shape (7, 5): must be (5,), as updates['a'] has"),
     ({"updates": {1: ROWS[0], "1": ROWS[1]}}, "updates: two are called '1'"),
@@ -110,14 +111,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"updates": [*as_states(ROWS)[:2], {"weight": torch.eye(2)}]}, "updates[2]: has other entries than updates[0]"),
     ({"updates": [torch.nn.Linear(1, 1)]}, "updates[0]: is a module: give its state_dict()"),
     ({"weights": [1.0]}, "weights: of shape (1,): must be 7 numbers"),
+    ({"weights": ["1"] * 7}, "weights: ['1', '1', '1', '1', '1', '1', '1']: must be 7 numbers"),
     ({"weights": [1.0] * 6 + [-1.0]}, "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
     ({"updates": np.zeros((21, 2)), "evaluate": lambda model: 0.0, "method": "exact"}, "method = 'exact': n is 21"),
     ({"evaluate": lambda model: float("nan")}, "evaluate: returned nan for the average of updates "),
     ({"evaluate": lambda model: None}, "evaluate: returned None for the average of updates "),
     ({"start": 10**400}, "start: 1000"),
     ({"budget": 50, "method": "exact"}, "budget: 50: has no effect"),
+    ({"permutations": 50}, "permutations: 50: has no effect"),
     ({"budget": 3}, "method = 'mixture': budget is 3; allowed: at least 16"),
     ({"start": np.zeros(4)}, "start: has shape (4,): must be (5,)"),
+    ({"game": "increments"}, "game: 'increments': must be 'average' or 'increment'"),
     ({"game": np.array(["average", "increment"])}, "game: array("),
     ({"game": "increment"}, "start: game = 'increment' needs the model before"),
     ({"updates": TWO, **SLOPE, "game": "increment"}, "game: 'increment': must be"),

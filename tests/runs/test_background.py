@@ -121,16 +121,17 @@ def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told_bet
     assert_same(tmp_path / "run", whole)
 
 
-def test_a_part_that_writes_into_its_old_state_does_not_write_into_a_checkpoint() -> None:
+def test_who_writes_into_what_it_kept_before_does_not_write_into_a_checkpoint() -> None:
     ids, rows = np.arange(3), torch.zeros(3, 2)
     table = Table(rows, ids, ids, (Block("a"), Block("b"), Block("c")))
     mine = {"counts": np.zeros(2), "model": torch.zeros(2), "name": "x", "none": None}
-    state = LoopState(1, table, np.zeros(3, np.int64), {"select": mine})
+    state = LoopState(1, table, np.zeros(3, np.int64), {"select": mine}, memories={"echo": mine})
     copy = own_copy(state)
     mine["counts"] += 1
     mine["model"] += 1
     state.home[:] = 2
-    assert copy.states["select"]["counts"].tolist() == copy.states["select"]["model"].tolist() == [0, 0]
+    for kept in (copy.states["select"], copy.memories["echo"]):
+        assert kept["counts"].tolist() == kept["model"].tolist() == [0, 0]
     assert (copy.home.tolist(), copy.states["select"]["name"], copy.states["select"]["none"]) == ([0, 0, 0], "x", None)
 
 

@@ -219,9 +219,9 @@ def test_arrays_and_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -
     assert torch.equal(back.states["select"]["view"], rows[1:])
 
 
-def test_a_state_that_cannot_be_stored_is_an_error_and_not_lost(tmp_path: Path) -> None:
-    state = LoopState(0, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {"select": {"set": {1, 2}}})
-    with pytest.raises(TypeError, match="not a set"):
+def test_what_a_behaviour_keeps_and_cannot_be_stored_is_an_error_and_not_lost(tmp_path: Path) -> None:
+    state = LoopState(0, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {}, memories={"own": {"seen": {1, 2}}})
+    with pytest.raises(hanse.UserError, match=r"memory of a behaviour: \{1, 2\}: a set: must be"):
         store(tmp_path / "a.safetensors", Snapshot(state, {}))
 
 

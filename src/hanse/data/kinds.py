@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any, Literal
@@ -198,7 +198,7 @@ def plain(value: Any) -> str:
             text = text.encode("latin-1").decode("utf-8")
     text = " ".join("".join(c for c in unicodedata.normalize("NFKC", text) if c.isprintable() or c.isspace()).split())
     if re.fullmatch(r"[+-]?\d+(\.\d*)?", text, re.ASCII):
-        number = Decimal(text).normalize()
+        number = Decimal(text).normalize(Context(prec=len(text)))  # all of its digits: ids may have many
         return str(number.quantize(Decimal(1)) if number == number.to_integral() and number < 10**20 else number)
     return text
 

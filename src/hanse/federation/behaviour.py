@@ -72,7 +72,8 @@ class Behaviour(Protocol):
 
     Attributes:
         memory: what it keeps from round to round, by name: tensors, arrays and numbers. A behaviour that keeps anything
-            has a dictionary of its own here, which it may change; a checkpoint of a simulation holds it.
+            has a dictionary of its own here, which is empty before round 0, and which it may change; a checkpoint of a
+            simulation holds it.
 
     Examples:
         A behaviour that makes its clients send zeros:

@@ -198,8 +198,7 @@ class Training:
         sound, refused = heard(self.view.round, self.requests, now, self.view.roster)
         asked = {r.client for r in self.requests}
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
-        begun = self.before.clock
-        due = {r.client: begun if r.arrival is None else begun + r.arrival.seconds for r in now}
+        due = {r.client: self.before.clock + (0.0 if r.arrival is None else r.arrival.seconds) for r in now}
         due |= {r.client: math.inf for r in now if r.arrival is not None and r.arrival.open}  # not in this round
         clock = self._closes(due, sound, old)
         # whose answers are here when the round stops waiting, or who stayed silent

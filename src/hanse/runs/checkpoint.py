@@ -127,14 +127,15 @@ class Snapshot:
 
 
 def own_copy(state: LoopState) -> LoopState:
-    """Return a copy of a state. Parts cannot change it by writing into arrays of theirs.
+    """Return a copy of a state. Parts and behaviours cannot change it by writing into arrays of theirs.
 
     Another thread writes the copy while the next round is played. Models are shared, because every round makes a new
     table.
     """
     states = {slot: {name: _copied(value) for name, value in of.items()} for slot, of in state.states.items()}
+    memories = {name: {key: _copied(value) for key, value in of.items()} for name, of in state.memories.items()}
     arrays = {name: _copied(getattr(state, name)) for name in ("home", "held", "moved", "personal")}
-    return replace(state, states=states, **arrays)
+    return replace(state, states=states, memories=memories, **arrays)
 
 
 def _copied(value: Any) -> Any:

@@ -361,7 +361,8 @@ class RunDir:
             for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
                 if record.stem.isdigit() and int(record.stem) >= folder.kept + settled:
                     record.unlink()
-            notes += _lost(path)
+            played_lines(path, METRICS)  # damaged metrics are told as a failure of the machine
+            notes += [f"warning: round {n}: {why}; what it said is lost" for n, why in lost_rounds(path).items()]
             if note is not None:
                 write_data(path, folder.kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
@@ -541,14 +542,6 @@ def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
         if size < length:
             raise CorruptCheckpointError(f"{name}: {file} has {size} bytes of the {length} that it should have")
     return snapshot
-
-
-def _lost(path: Path) -> list[str]:
-    """Return a line for each round whose arrays are missing or were changed. Raises MachineError if the metrics are
-    damaged.
-    """
-    played_lines(path, METRICS)  # what is damaged is told as a failure of the machine
-    return [f"warning: round {round}: {why}; what it said is lost" for round, why in lost_rounds(path).items()]
 
 
 def _other_versions(path: Path) -> list[str]:

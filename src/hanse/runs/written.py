@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
 
 
@@ -70,8 +71,9 @@ class Writer:
         return {"$bits": [kind, self.tensor(tensor.detach().view({1: torch.uint8, 2: torch.int16}[tensor.itemsize]))]}
 
     def other(self, value: Any) -> Any:
-        """Return what stands for a value of any other type. Raises TypeError: nothing is lost in silence."""
-        raise TypeError(f"a state holds tensors, arrays, numbers and texts, not a {type(value).__name__}")
+        """Return what stands for a value of any other type. Raises UserError: nothing is lost in silence."""
+        said = "must be a tensor, an array, a number or a text"  # states of parts were looked at before
+        raise UserError(f"memory of a behaviour: {value!r:.80}: a {type(value).__name__}: {said}")
 
 
 INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag

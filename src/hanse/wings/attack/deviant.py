@@ -159,7 +159,7 @@ class Deviant(OfSome):
             if client in self.clients or self._copied() is None:
                 for task, result in updates(request, reply):
                     self.steps[client] = result.row - task.start.to(result.row.device)
-                    if client in self.clients:  # how the model that it was sent differs from the one before
+                    if client in self.clients and self.sends == "last":  # its model beside the one before
                         before = self.memory.get(f"start/{client}", task.start)
                         self.memory.update({f"moved/{client}": task.start - before, f"start/{client}": task.start})
 
