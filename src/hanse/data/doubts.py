@@ -116,7 +116,8 @@ def maybe_gaps(values: NDArray[Any], where: str, remedy: str = IN_PYTHON.gap) ->
 
 def of_inputs(x: Any, where: str) -> list[str]:
     """Return notes on the columns of an array ``[n, d]`` in which numbers may stand for gaps; none for other inputs."""
-    columns = np.asarray(x).T if getattr(x, "ndim", 0) == 2 and x.shape[1] <= MOST_COLUMNS else ()
+    made = np.asarray(x)
+    columns = made.T if made.ndim == 2 and made.dtype.kind in "biuf" and made.shape[1] <= MOST_COLUMNS else ()
     return [note for j, one in enumerate(columns) if (note := maybe_gaps(one, f"{where}, column {j}"))]
 
 
