@@ -1,6 +1,7 @@
 """Data of the user's own become a data set: what comes out, and what is refused in which words."""
 
 import sys
+import time
 import types
 from decimal import Decimal
 from typing import Any
@@ -268,6 +269,19 @@ def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.Mo
     assert build(DataSpec(source=source, clients=2)).num_clients == 2
     dealt = build(DataSpec(source={**source, "client_column": None, "features": ["age"]}, clients=4, partition="iid"))
     assert (dealt.sizes.tolist(), dealt.names) == ([20] * 4, ())
+
+
+def test_data_of_many_clients_take_as_long_as_their_rows() -> None:
+    def seconds(clients: int) -> float:
+        draw, who = np.random.default_rng(0), np.repeat(np.arange(clients), 6)
+        table = {"age": draw.normal(size=len(who)), "kind": draw.choice(["a", "b"], len(who)), "hospital": who}
+        given = pd.DataFrame({**table, "ill": draw.choice(["yes", "no"], len(who))})
+        began = time.process_time()
+        from_frame(given, "ill", "hospital", prepare="auto", min_samples=1)
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(4000) < 16 * seconds(500)
 
 
 def test_short_floats_of_torch_are_what_they_were() -> None:
