@@ -1,7 +1,9 @@
 """Data of the user's own become a data set: what comes out, and what is refused in which words."""
 
 import sys
+import time
 import types
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -220,6 +222,10 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
         (spoilt([1, 2], "hospital", "Tiny"), {}, "client 'Tiny' has 2 rows, fewer than data.source.min_samples"),
         (frame().assign(ill=[0.0, 1.0] * 50), {}, "astype(int)"),
         (frame().assign(ill=[f"case {i}" for i in range(100)]), {}, "100 different labels"),
+        (spoilt([7], "age", float("inf")), {}, "'age': no finite number in 1 row (the first is row 7): 1 of client"),
+        (spoilt([7], "age", float("inf")), {}, "make them gaps"),  # which "auto" does not
+        (spoilt([7], "ill", Decimal("sNaN")), {}, "'ill': no target in 1 row"),
+        (pd.concat({"all": frame()}, axis=1), {}, "the column ('all', 'hospital') has several names"),
     ],
 )
 def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict[str, Any], told: str) -> None:
@@ -242,6 +248,9 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
         (from_arrays, (gap, y, who), "data: arrays: features (column 1): no finite number in 2 rows"),
         (as_dataset, ({"a": (x, y), "b": (two, y)},), "data: dict: client 'b': its inputs are floats of shape [2]"),
         (as_dataset, ({"a": (x, y), "b": (x.astype(int), y)},), "data: dict: client 'b': its inputs are whole numbers"),
+        (from_arrays, (x.astype(object), y), "data: arrays inputs are an array of object, such as 0.0"),
+        (from_arrays, (torch.tensor(x) + 0j, y), "data: arrays: inputs: are complex128"),
+        (from_arrays, (x, torch.tensor(y) + 0j), "data: arrays: targets: are complex64"),
         (as_dataset, (frame(),), "data.source.target: is needed for a table (DataFrame)"),
     ):
         [line] = lines_of(call, *given)
@@ -260,6 +269,24 @@ def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.Mo
     assert build(DataSpec(source=source, clients=2)).num_clients == 2
     dealt = build(DataSpec(source={**source, "client_column": None, "features": ["age"]}, clients=4, partition="iid"))
     assert (dealt.sizes.tolist(), dealt.names) == ([20] * 4, ())
+
+
+def test_data_of_many_clients_take_as_long_as_their_rows() -> None:
+    def seconds(clients: int) -> float:
+        draw, who = np.random.default_rng(0), np.repeat(np.arange(clients), 6)
+        table = {"age": draw.normal(size=len(who)), "kind": draw.choice(["a", "b"], len(who)), "hospital": who}
+        given = pd.DataFrame({**table, "ill": draw.choice(["yes", "no"], len(who))})
+        began = time.process_time()
+        from_frame(given, "ill", "hospital", prepare="auto", min_samples=1)
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(4000) < 16 * seconds(500)
+
+
+def test_short_floats_of_torch_are_what_they_were() -> None:
+    x = torch.tensor([[1.0], [0.1], [3e38]] * 20, dtype=torch.bfloat16)
+    assert torch.equal(from_arrays(x, [0, 1, 1] * 20, test=0.0).train.x, x.float())
 
 
 @pytest.mark.filterwarnings("error")

@@ -8,9 +8,10 @@ row is of, nobody is told whether joining pays, and no invoice is made.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hanse.base.pytorch import torch
 from hanse.data.encoding import spread
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Column, Held, first_few, plain
 from hanse.data.remedies import IN_PYTHON, Remedies
-from hanse.data.units import at_several, numbered
+from hanse.data.units import at_several, numbered, rows_of_each
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _WHOLE = np.array(sorted(float(digit * count) for digit in "789" for count in range(1, 16)))  # before the point
@@ -116,18 +117,22 @@ def maybe_gaps(values: NDArray[Any], where: str, remedy: str = IN_PYTHON.gap) ->
 
 def of_inputs(x: Any, where: str) -> list[str]:
     """Return notes on the columns of an array ``[n, d]`` in which numbers may stand for gaps; none for other inputs."""
-    columns = np.asarray(x).T if getattr(x, "ndim", 0) == 2 and x.shape[1] <= MOST_COLUMNS else np.zeros(0)
-    numbers = columns if columns.dtype.kind in "biuf" else ()  # others are refused, or made numbers, later
-    return [note for j, one in enumerate(numbers) if (note := maybe_gaps(one, f"{where}, column {j}"))]
+    made = np.asarray(x)
+    columns = made.T if made.ndim == 2 and made.dtype.kind in "biuf" and made.shape[1] <= MOST_COLUMNS else ()
+    return [note for j, one in enumerate(columns) if (note := maybe_gaps(one, f"{where}, column {j}"))]
 
 
 def _groups(words: Mapping[Any, set[Any]]) -> list[tuple[list[Any], set[Any]]]:
     """Return the groups of clients that share words, directly or through others, each with all its words."""
     groups: list[tuple[list[Any], set[Any]]] = []
     for client, own in sorted(words.items()):
-        near = [group for group in groups if group[1] & own]
-        groups = [group for group in groups if not group[1] & own]
-        groups.append(([*(c for group in near for c in group[0]), client], own.union(*(group[1] for group in near))))
+        near = [group for group in groups if not group[1].isdisjoint(own)]
+        groups = [group for group in groups if group[1].isdisjoint(own)]
+        first = near[0] if near else ([], set())  # which grows: thousands of clients mostly share one
+        for clients, theirs in (*near[1:], ([client], own)):
+            first[0].extend(clients)
+            first[1].update(theirs)
+        groups.append(first)
     return groups
 
 
@@ -154,9 +159,10 @@ def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> st
     """
     groups = _groups(words)
     if len(groups) == 1 < len(words) and len(groups[0][1]) <= FEW:
+        holders = Counter(chain.from_iterable(words.values()))
         for client, own in sorted(words.items()):
-            others = [theirs for other, theirs in words.items() if other != client]
-            lacks, has = sorted(set.intersection(*others) - own), sorted(own.difference(*others))
+            lacks = sorted(word for word, count in holders.items() if count == len(words) - 1 and word not in own)
+            has = sorted(word for word in own if holders[word] == 1)
             if lacks and len(lacks) == len(has):
                 told = f"'{client}' alone has {', '.join(map(repr, has))} and lacks {', '.join(map(repr, lacks))}"
                 return f"{where}: client {told}: does it call the same otherwise?{remedy}"
@@ -169,8 +175,8 @@ def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> st
 def _means(values: NDArray[Any], owner: NDArray[Any]) -> dict[str, tuple[float, float]]:
     """Return the mean and the deviation of the values ``[n]`` of each client that has not too few."""
     names, at = np.unique(owner.astype(str), return_inverse=True)
-    parts = np.split(values[np.argsort(at, kind="stable")], np.cumsum(np.bincount(at))[:-1])
-    return {name: spread(part) for name, part in zip(names.tolist(), parts, strict=False) if len(part) >= FEW // 2}
+    each = zip(names.tolist(), rows_of_each(at), strict=False)  # of no rows at all there is one part, and no name
+    return {name: spread(values[rows]) for name, rows in each if len(rows) >= FEW // 2}
 
 
 def of_means(means: Mapping[str, tuple[float, float]], where: str, agreed: tuple[float, float] | None = None) -> str:
@@ -516,23 +522,24 @@ def _swapped(
     found: dict[str, float] = {}
     if len(labels) > FEW // 2 or len(names) * len(labels) * x.shape[1] > MOST_SUMS:
         return []
-    rows = [[np.flatnonzero((ids == c) & (y == k)) for k in range(len(labels))] for c in range(len(names))]
-    sums = np.stack([[x[some].sum(axis=0, dtype=np.float64) for some in own] for own in rows])
-    counts = np.array([[len(some) for some in own] for own in rows])
+    shape = (len(names), len(labels))
+    rows = rows_of_each(ids * len(labels) + y, len(names) * len(labels))  # of each client and class
+    sums = np.stack([x[some].sum(axis=0, dtype=np.float64) for some in rows]).reshape(*shape, -1)
+    counts, every = np.array([len(some) for some in rows]).reshape(shape), sums.sum(axis=0)
+    others = counts.sum(axis=0) - counts
     scale = 1.0 / np.where((spread := x.var(axis=0, dtype=np.float64)) > 0, spread, np.inf)
-    for c, (a, b) in product(range(len(names)), combinations(range(len(labels)), 2)):
-        others = counts.sum(axis=0) - counts[c]
-        if min(counts[c, a], counts[c, b], others[a], others[b]) < FEW // 2:
-            continue
-        low, high = ((sums[:, k].sum(axis=0) - sums[c, k]) / others[k] for k in (a, b))
-        direction = (high - low) * scale
-        first, second = (x[rows[c][k]] @ direction for k in (a, b))
-        error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
-        apart = second.mean() - first.mean()
+    for a, b in combinations(range(len(labels)), 2):
         both = np.flatnonzero(counts[:, [a, b]].all(axis=1))
         own = sums[both, b] / counts[both, b, None] - sums[both, a] / counts[both, a, None]
-        against, many = (own @ (own[both == c][0] * scale) < 0).sum(), len(both) > 2
-        if apart < -SWAPPED * error < 0 and 2 * against > len(both) - 1:
+        many = len(both) > 2
+        for c in np.flatnonzero((np.minimum(counts, others)[:, [a, b]] >= FEW // 2).all(axis=1)).tolist():
+            low, high = ((every[k] - sums[c, k]) / others[c, k] for k in (a, b))
+            direction = (high - low) * scale
+            first, second = (x[rows[c * len(labels) + k]] @ direction for k in (a, b))
+            error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
+            apart = second.mean() - first.mean()
+            if not apart < -SWAPPED * error < 0 or 2 * (own @ (own[both == c][0] * scale) < 0).sum() < len(both):
+                continue
             who = " and ".join(f"'{names[k]}'" for k in ([c] if many else both.tolist()))
             line = (
                 f"{where}: features of {who} tell {labels[a]!r} from {labels[b]!r} the opposite way to "

@@ -27,6 +27,7 @@ from hanse.base.imports import import_path
 from hanse.core.declared import Figure
 from hanse.data.kinds import Form, Held, Kind, lost, number, seconds
 from hanse.data.remedies import IN_PYTHON, Remedies
+from hanse.data.units import numbered, rows_of_each
 
 AUTO = "auto"
 FARTHEST = 5.0
@@ -229,8 +230,8 @@ class Prepare:
                     f"{where}: data.source.statistics: 'own': the rows belong to no client yet: name data.source."
                     "client_column, or say statistics = 'pooled'"
                 )
-            clients = dict.fromkeys(owner.tolist())
-            groups = [(f"{where}: client '{client}'", np.flatnonzero(owner == client)) for client in clients]
+            each = sorted(rows_of_each(numbered(owner)), key=lambda rows: int(rows[0]))
+            groups = [(f"{where}: client '{owner[rows[0]]}'", rows) for rows in each]
         columns = drafted(table, where) if self.how == AUTO else {}
         transformer = None if self.how == AUTO else self._transformer()
         parts: list[NDArray[Any]] = []

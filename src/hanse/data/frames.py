@@ -159,6 +159,9 @@ def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:
     """
     if twice := [c for c, count in Counter(columns).items() if count > 1]:
         raise UserError(f"data: {name}: two columns are called {str(twice[0])!r}: rename one, or leave it out")
+    if several := next((c for c in columns if isinstance(c, tuple)), None):
+        remedy = 'one each, as by frame.columns = ["_".join(map(str, c)) for c in frame.columns]'
+        raise UserError(f"data: {name}: the column {several!r:.80} has several names: give {remedy}")
     if asked.group == NONE and NONE in columns:
         raise UserError(f"data.source.group: 'none': says every row is a unit, and {name} has such a column: rename it")
     if both := alike([(c, 0) for c in columns], case=lambda _: False):
@@ -251,7 +254,8 @@ def _unfit(column: Any, found: Held, owner: NDArray[Any] | None, prepared: bool)
     """
     if found.like == "numbers" and (prepared or not found.text):
         if line := unfinite_rows(found, owner, gaps=not prepared):
-            fill = "make them gaps" if prepared else "fill them (data.source.prepare = 'auto' does)"
+            endless = prepared or np.isinf(found.values).any()
+            fill = "make them gaps" if endless else "fill them (data.source.prepare = 'auto' does)"
             return f"{line}; {fill}, or drop these rows"
         return lost(found.values, whole=found.kind == "whole", fine=not prepared)
     if prepared or found.kind == "nothing":

@@ -189,6 +189,8 @@ def plain(value: Any) -> str:
     Examples:
         >>> [plain(one) for one in (1, 1.0, "1", "01", True, "u ", "Ko\\u0308ln", "K\\xc3\\xb6ln") ]
         ['1', '1', '1', '1', '1', 'u', 'Köln', 'Köln']
+        >>> plain(10**38 + 7) == plain(f"{10**38 + 7}.0") != plain(10**38 + 8)
+        True
     """
     if isinstance(value, bool | np.bool_):
         return str(int(value))
@@ -198,8 +200,7 @@ def plain(value: Any) -> str:
             text = text.encode("latin-1").decode("utf-8")
     text = " ".join("".join(c for c in unicodedata.normalize("NFKC", text) if c.isprintable() or c.isspace()).split())
     if re.fullmatch(r"[+-]?\d+(\.\d*)?", text, re.ASCII):
-        number = Decimal(text).normalize(Context(prec=len(text)))  # all of its digits: ids may have many
-        return str(number.quantize(Decimal(1)) if number == number.to_integral() and number < 10**20 else number)
+        return f"{Decimal(text).normalize(Context(prec=len(text))):f}"  # every digit: ids may have many
     return text
 
 
@@ -265,7 +266,9 @@ def is_gap(value: Any) -> bool:
     """Return whether a value says that there is none: None, NaN, NaT, pandas' NA, or a masked entry."""
     if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    return isinstance(value, float | Decimal | np.floating | np.datetime64 | np.timedelta64) and bool(value != value)
+    if isinstance(value, Decimal):
+        return value.is_nan()  # of either kind: the signalling one cannot be compared
+    return isinstance(value, float | np.floating | np.datetime64 | np.timedelta64) and bool(value != value)
 
 
 # ---- the text of a file

@@ -31,7 +31,7 @@ from hanse.data.frames import Asked, Features, Rows, is_frame, names_of, of_fram
 from hanse.data.kinds import Column, Held, natural_order
 from hanse.data.labels import Labels, Renamed, classes_of, is_float, target_column
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, Divisible, at_several, numbered, shrunk, times_of, units_of
+from hanse.data.units import Cut, Divisible, at_several, numbered, rows_of_each, shrunk, times_of, units_of
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -471,8 +471,7 @@ def _held_out(of: Divisible, share: float, seed: int) -> tuple[NDArray[np.int64]
     if of.units is not None or of.time is not None:
         return of.split(share, stream(seed, "held-out units"))
     kept, cut = [], []
-    for client in range(int(of.owner.max()) + 1):
-        span = np.flatnonzero(of.owner == client)
+    for client, span in enumerate(rows_of_each(of.owner)):
         own = None if of.labels is None else of.labels[span]
         rest, taken = stratified_split(own, len(span), int(len(span) * share), stream(seed, "held-out", client=client))
         kept.append(span[rest])

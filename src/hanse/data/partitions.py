@@ -29,7 +29,7 @@ from hanse.base.streams import stream, torch_seed
 from hanse.data.dataset import Dataset, largest_remainder
 from hanse.data.samples import Samples
 from hanse.data.shares import Cuts, Partition
-from hanse.data.units import numbered
+from hanse.data.units import numbered, rows_of_each
 
 Labels = NDArray[np.int64]
 Indices = list[NDArray[np.int64]]
@@ -112,7 +112,7 @@ def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> Indices:
     for unit in stream(seed, "iid units").permutation(len(sizes)).tolist():
         client_of[unit] = held.argmin()
         held[client_of[unit]] += sizes[unit]
-    return [np.flatnonzero(client_of[number] == client) for client in range(clients)]
+    return rows_of_each(client_of[number], clients)
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ def _as_input(given: Any, what: str) -> Tensor:
 def _tensor(given: Any, what: str) -> Tensor:
     """Return an array or tensor of numbers as a tensor without gradients; refuse strings, objects and anything else."""
     given = _plain(given, what) if isinstance(given, Tensor) else array_of(given, what)
-    if isinstance(given, Tensor) and not given.is_complex():
+    if isinstance(given, Tensor):
         if given.dtype == torch.float64:
             _refuse_loss(given.cpu().numpy(), what)
         return given
@@ -288,12 +288,18 @@ def array_of(given: Any, what: str) -> Any:
 
 
 def _plain(given: Tensor, what: str) -> Tensor:
-    """Return a tensor on the processor, without gradients. Raises UserError for one that is not dense."""
+    """Return a tensor without gradients, of a type that numpy has. Raises UserError for one that is not dense, or
+    complex.
+    """
     if type(given).__name__ == "MaskedTensor":
         raise UserError(f"{what}: are a masked tensor: give its values where nothing is masked, with gaps filled")
     if given.layout != torch.strided or given.is_quantized or given.is_nested or given.is_meta:
         raise UserError(f"{what}: are a sparse, quantized, nested or meta tensor: give a dense one, as by .to_dense()")
-    return given.detach() if given.requires_grad else given
+    if given.is_complex():
+        raise UserError(f"{what}: are {str(given.dtype).removeprefix('torch.')}: give real numbers, such as .real")
+    given = given.detach() if given.requires_grad else given
+    short = given.is_floating_point() and given.itemsize <= 2 and given.dtype != torch.float16
+    return given.float() if short else given  # such as bfloat16, all of whose numbers float32 has
 
 
 def unfinite(samples: Samples, owner: NDArray[Any] | None = None) -> str | None:

@@ -21,7 +21,7 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.samples import Samples
-from hanse.data.units import SHARES, Divisible, Ints, split_units
+from hanse.data.units import SHARES, Divisible, Ints, rows_of_each, split_units
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,7 @@ class Partition:
         """Each client's sorted (train, validation, test) samples."""
         held, kinds = np.flatnonzero(self.share_of >= 0), len(SHARES)
         place = self.owner[held] * kinds + self.share_of[held]
-        ends = np.cumsum(np.bincount(place, minlength=kinds * len(self.sizes)))
-        parts = np.split(held[np.argsort(place, kind="stable")], ends[:-1])
+        parts = [held[rows] for rows in rows_of_each(place, kinds * len(self.sizes))]
         return [tuple(parts[k : k + kinds]) for k in range(0, len(parts), kinds)]
 
 

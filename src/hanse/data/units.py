@@ -71,6 +71,17 @@ def numbered(values: NDArray[Any]) -> Ints:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
+def rows_of_each(numbers: Ints, count: int = 0) -> list[Ints]:
+    """Return the rows with each number from 0 on, sorted; of ``count`` numbers at least.
+
+    Examples:
+        >>> [rows.tolist() for rows in rows_of_each(np.array([1, 0, 1]))]
+        [[1], [0, 2]]
+    """
+    ends = np.cumsum(np.bincount(numbers, minlength=count))
+    return np.split(np.argsort(numbers, kind="stable"), ends[:-1])
+
+
 def at_several(units: Ints, owner: Ints) -> int:
     """Return how many units have rows of several owners."""
     one_of = np.zeros(units.max(initial=-1) + 1, np.int64)
@@ -157,7 +168,7 @@ def split_times(
     later = np.zeros(len(time), bool)
     groups: Sequence[Ints] = [np.arange(len(time))]
     if cut == "each_client":
-        groups = [np.flatnonzero(owner == client) for client in np.unique(owner)]
+        groups = rows_of_each(owner)
     for rows in groups:
         if (size := int(len(rows) * share)) > 0:
             later[rows] = time[rows] >= np.sort(time[rows])[-size]

@@ -21,6 +21,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, read_json, run_folder, table
 from hanse.base.plain_text import quantity
 from hanse.core.telling import ABOUT, Check, Fact, describe
+from hanse.ledger.run_ledger import has_books
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import MarketRound
 from hanse.reports.contributions import contribution
@@ -109,7 +110,7 @@ def audit_run(folder: str | Path, told: ProgressCallback = untold, trust: bool =
     folder = run_folder(folder)
     made = _made_rows(folder)
     market = next(recorded_markets(folder), None) is not None
-    rounds = load_market(folder) if market or (made is None and not (folder / "ledger.json").exists()) else []
+    rounds = load_market(folder) if market or (made is None and not has_books(folder)) else []
     run, examined = load_run(folder), Examined(folder, trust)
     found = list[Check | Fact | None]()
     for one in examined:
