@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_leaves_nothing_and_is_told_in_a_line(
     before, (soft, hard) = {*tmp_path.iterdir()}, resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(hanse.UserError, match=r"too large.{0,200}$"):
+        with pytest.raises(hanse.UserError, match=r"too large[^\n]*$"):
             make(network, tmp_path / "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
