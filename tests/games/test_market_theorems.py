@@ -73,8 +73,10 @@ def test_theorems_on_100_000_random_markets(part: int) -> None:
         check(random_market(rng, int(rng.integers(1, 11))), rng)
 
 
-def by_double_loop(given: Market) -> np.ndarray:
-    """Algorithm 2 as printed, one client and one seller at a time, with the readings."""
+def by_double_loop(given: Market, stop: str) -> np.ndarray:
+    """Algorithm 2, one client and one seller at a time; as printed the visit ends ("break") where a seller does not
+    pay.
+    """
     d, n, c, K, lam = parts(given)
     m = len(n)
     A = np.zeros((m, m), int)
@@ -87,14 +89,26 @@ def by_double_loop(given: Market) -> np.ndarray:
             if worth > price[j]:
                 A[i, j] = 1
                 total += n[j]
+            elif stop == "break":
+                break
     return A
 
 
-def test_the_vectorised_graph_is_that_of_the_plain_loop() -> None:
+@pytest.mark.parametrize("stop", ["skip", "break"])
+def test_the_vectorised_graph_is_that_of_the_plain_loop(stop: market.Stop) -> None:
     rng = np.random.default_rng(10)
     for m in [2, 5, 20] * 10:
         given = random_market(rng, m)
-        assert market.learn_graph(*parts(given)).tolist() == by_double_loop(given).tolist()
+        graph = market.learn_graph(*parts(given), stop)
+        assert graph.tolist() == by_double_loop(given, stop).tolist()
+        assert local_optimality(given, graph)[0] <= 1e-9  # no import too many; by "break" there may be one too few
+
+
+def test_a_large_seller_that_never_pays_ends_the_visit() -> None:
+    # client 0 would buy the small model of client 1; the large one of client 2 has the higher threshold and never pays
+    args = np.zeros((3, 3)), [100, 50, 10000], [0.1, 1.0, 10.0], [1e4, 0, 0], 1.0
+    assert market.learn_graph(*args).tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert market.learn_graph(*args, "break").sum() == 0
 
 
 def test_blocks_of_buyers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
