@@ -1,13 +1,16 @@
 """What honest members of seven kinds end with, beside what training without them says that they are worth.
 
     nice -n 19 python benchmarks/honest.py [--seeds 24] --out honest.jsonl
+    nice -n 19 python benchmarks/honest.py --rises 1000 [--first 0] --out rises.jsonl
 
 Eight members have handwritten digits. The last one is of a kind: its classes, its number of samples, its labels or its
 pixels are unlike the others'. Everybody is honest. Each run is played under rules that pay (the settings of ``hanse
-attack``'s table; the pot has 100 tokens for each member), and plain FedAvg is trained on drawn groups of
-members: from how much the loss on other digits falls with the member in them follows its Shapley value, and its share
-of what all of them gain. A kept run is not played again. The table's intervals are 95 % (shares: Student's t; others:
-Wilson).
+attack``'s table; the pot has 100 tokens for each member), and plain FedAvg is trained on drawn groups of members: from
+how much the loss on other digits falls with the member in them follows its Shapley value, and its share of what all of
+them gain. A kept run is not played again. The table's intervals are 95 % (shares: Student's t; others: Wilson).
+
+With ``--rises`` ordinary members alone are drawn, the last of whom has a quarter, a half or all of its samples, or a
+quarter, five eighths or all of its labels right; said is how its pay from a pot after four rounds rises with each.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from sklearn.datasets import load_digits
 
 import hanse
 from hanse.base.files import read_toml
+from hanse.core.entry import TOKEN
 from hanse.data.own import as_dataset
 from hanse.games.jackknife import t_quantile
 from hanse.learning.intervals import wilson
@@ -121,6 +126,27 @@ def lines(seeds: int, kept: Collection[tuple[str, int]]) -> Iterator[dict[str, A
             yield found
 
 
+def rises(seed: int) -> dict[str, Any]:
+    """Return the last member's pay from a pot after four rounds, with less of its samples and of its labels."""
+    (x, y, owner), test = members("ordinary", seed)
+    draw, own = np.random.default_rng([seed, 2]), np.flatnonzero(owner == LAST)
+    order, wrong = draw.permutation(own), (y + draw.integers(1, 10, len(y))) % 10
+    found: dict[str, Any] = {"seed": seed}
+    for what, parts in (("samples", (0.25, 0.5, 1.0)), ("labels", (0.25, 0.625))):
+        for part in parts:
+            rest = order[int(np.ceil(part * len(own))) :]
+            there = np.ones(len(y), bool)
+            there[rest] = what == "labels"
+            labels = np.where(np.isin(np.arange(len(y)), rest), wrong, y)
+            rows = (x[there], labels[there], owner[there])
+            pot = {"mechanism": FEDAVG | {"settle": {"name": "pot", "tokens": 100.0 * MEMBERS}}}
+            book = played("ordinary", seed, rows, test, pot, 4).book
+            got = [book.balance(f"client/{c}") - 100 * TOKEN for c in range(MEMBERS)]
+            found |= {"sound": found.get("sound", True) and min(got) >= 0 and sum(got) in (0, 100 * MEMBERS * TOKEN)}
+            found[f"{what} {part:g}"] = got[LAST] / TOKEN
+    return found
+
+
 def half(numbers: list[float]) -> float:
     """Return half of the 95 % interval of a mean."""
     return t_quantile(len(numbers) - 1) * float(np.std(numbers, ddof=1)) / len(numbers) ** 0.5
@@ -151,13 +177,28 @@ def rows_of(plays: list[dict[str, Any]]) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=24)
+    parser.add_argument("--rises", type=int, help="play so many federations of ordinary members in the place of kinds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of --rises")
     parser.add_argument("--out", type=Path, required=True, help="kept runs, one a line")
     given = parser.parse_args()
     plays = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    for line in lines(given.seeds, {(play["kind"], play["seed"]) for play in plays}):
+    if given.rises:
+        seeds = sorted({*range(given.first, given.first + given.rises)} - {play["seed"] for play in plays})
+        new = map(rises, seeds)
+    else:
+        new = lines(given.seeds, {(play["kind"], play["seed"]) for play in plays})
+    for line in new:
         with given.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
         plays.append(line)
+    if given.rises:
+        steps = ("samples 0.25", "samples 0.5", "samples 1", "labels 0.625", "labels 0.25")
+        for one, other in pairwise(steps):
+            apart = [play[other] - play[one] for play in plays]
+            up, down = sum(gap > 1e-6 for gap in apart), sum(gap < -1e-6 for gap in apart)
+            print(f"{one} to {other}: {np.mean(apart):+.2f} ± {half(apart):.2f} tokens; more in {up}, less in {down}")
+        print(f"sums and floors hold in {sum(play['sound'] for play in plays)} of {len(plays)}")
+        return
     heads = [
         "member",
         "retrained share, %",
