@@ -273,6 +273,8 @@ def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
     named = {key: [textwrap.shorten(v, 40) for v in values] for key, values in list(differing.items())[:_MOST_NAMED]}
     fields = {"settings": named, "more": len(differing) - len(named)}
     found = [Note("settings_differ", "warning", fields)] if named else []
+    if away := [group.label for group in groups if group.runs[0].members]:
+        found.append(Note("data_elsewhere", "note", {"labels": away}))
     return found + one_split + [Note("one_seed", "warning")] * all(len(group.runs) == 1 for group in groups)
 
 

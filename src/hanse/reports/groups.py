@@ -150,7 +150,7 @@ def different_settings(groups: Sequence[SeedGroup]) -> dict[str, list[str]]:
     Args:
         groups: the experiments.
     """
-    settings = [dict(flat(_without_seeds(group.runs[0].config))) for group in groups]
+    settings = _compared([group.runs[0] for group in groups])
     keys = dict.fromkeys(key for one in settings for key in one)
     found = {key: list(dict.fromkeys(str(one.get(key, "none")) for one in settings)) for key in keys}
     return {key: values for key, values in found.items() if len(values) > 1}
@@ -162,7 +162,7 @@ def _labels(firsts: Sequence[RunRecord]) -> list[str]:
     They are the settings in which it differs from other groups of the same name. Labels that are still the same get the
     run's name.
     """
-    settings, names = [dict(flat(_without_seeds(run.config))) for run in firsts], [_called(run) for run in firsts]
+    settings, names = _compared(firsts), [_called(run) for run in firsts]
     labels = []
     for name, mine in zip(names, settings, strict=True):
         rivals = [other for called, other in zip(names, settings, strict=True) if called == name]
@@ -198,6 +198,14 @@ def _telling(mine: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> li
 def _short(key: str) -> str:
     """Return a setting's key without what every reader knows: "value" for "mechanism.value.name"."""
     return key.removeprefix("mechanism.").removesuffix(".name")
+
+
+def _compared(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Return the settings of runs by key, without seeds; without data, too, if those of one are with its members."""
+    found = [dict(flat(_without_seeds(run.config))) for run in runs]
+    if any(run.members for run in runs):
+        return [{key: one for key, one in each.items() if not key.startswith("data.")} for each in found]
+    return found
 
 
 def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
