@@ -61,16 +61,16 @@ def commits(path: Path, *options: str) -> list[str]:
 
 
 def order_of(folder: Path, transcripts: Sequence[Path]) -> str:
-    """Return what is wrong with the order of commits; nothing if task and hash came before key and transcripts."""
-    sealed = [(commits(folder / name) or ["not committed"])[0] for name in ("task.md", "key.sha256")]
+    """Return what is wrong with the order of commits; nothing if task and hash stood there as they are now before key
+    and transcripts.
+    """
     for later in (folder / "key.toml", *transcripts):
         added = commits(later, "--diff-filter=A")
-        for commit in sealed if added else []:
-            line = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, f"{added[-1]}^"]
-            if subprocess.run(line, capture_output=True, check=False).returncode:
-                return (
-                    f"{folder.name}: {later.name} was committed before the task and the hash of its key, or with them"
-                )
+        for sealed in (folder / "task.md", folder / "key.sha256") if added else ():
+            line = ["git", "-C", str(ROOT), "show", f"{added[-1]}^:{sealed.relative_to(ROOT)}"]
+            before = subprocess.run(line, capture_output=True, check=False)
+            if before.returncode or before.stdout != sealed.read_bytes():
+                return f"{folder.name}: {sealed.name} was not there, or was another, before {later.name} was committed"
     return ""
 
 
