@@ -147,9 +147,7 @@ WARNS: Mapping[str, Mapping[str, str]] = {
         "mechanism.weigh = 'uniform' asks for none"
     },
     **{key: {"no tokens": NO_TOKENS} for key in ("clients.grant", "clients.vests", "ledger.url", "ledger.floor")},
-    "values that rank": {
-        "positive": "about half of the clients get nothing, whatever they add; 'path' shares out a gain"
-    },
+    "values that rank": {"positive": "about half of clients get nothing, whatever they add; 'path' shares out a gain"},
     "federation.half_precision": {"no network": "has no effect in a simulation, where no model travels"},
     **{key: {"no time": AT_ONCE} for key in ("federation.enough", "federation.late")},
 }

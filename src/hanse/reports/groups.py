@@ -201,11 +201,14 @@ def _short(key: str) -> str:
 
 
 def _compared(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Return the settings of runs by key, without seeds; without data, too, if those of one are with its members."""
+    """Return the settings of runs by key, without seeds, and without those of data in which they do not differ. Runs
+    whose data are with their members are not asked: no setting names these.
+    """
     found = [dict(flat(_without_seeds(run.config))) for run in runs]
-    if any(run.members for run in runs):
-        return [{key: one for key, one in each.items() if not key.startswith("data.")} for each in found]
-    return found
+    known = [one for one, run in zip(found, runs, strict=True) if not run.members]
+    of_data = {key for one in found for key in one if key.startswith("data.")}
+    alike = {key for key in of_data if len({str(one.get(key)) for one in known}) < 2}
+    return [{key: value for key, value in one.items() if key not in alike} for one in found]
 
 
 def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:

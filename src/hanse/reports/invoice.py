@@ -16,7 +16,7 @@ import numpy as np
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import named_choice
-from hanse.base.files import run_folder, table, write_csv
+from hanse.base.files import table, write_csv
 from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
@@ -131,8 +131,8 @@ def invoice(folder: str | Path, budget: str | float, currency: str, by: str | No
     total = _coins(str(budget), currency, digits)
     if by is not None and by not in BY:
         raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
-    folder = run_folder(folder)
     run = load_run(folder)
+    folder = run.folder
     booked = (folder / "ledger.json").exists()
     if wrong := wrong_books(folder) if booked else run.wrong_in_books:
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
